@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapreduce
+
+import (
+	"iter"
+
+	"github.com/quernmr/quern/shuffle/fold"
+)
+
+// Lanes is the folded value of a key, as a fold's finishing function sees it.
+type Lanes struct {
+	V []int64 // one per lane
+	// Carry counts, for sum lanes, how often V wrapped: the sum is
+	// V + Carry x 2^64. Nil if no lane of the key wrapped.
+	Carry []int64
+	// Scale is, for folds of decimals, the digits after the point per lane (see
+	// Emitter.SetScale). Nil if the job set none.
+	Scale []uint8
+}
+
+// Fold combines the values of a key in lanes of 64-bit integers. Make one with
+// Sum, Count, Min, Max, Mean, MinMaxMean, And, Or, Distinct, Histogram or NewFold.
+type Fold[V, R any] struct {
+	ops    []fold.Op
+	put    func(dst []int64, v V)
+	get    func(l Lanes) (R, error)
+	putSub func(dst []int64, v V) uint32
+	getSub func(key []byte, subs iter.Seq2[uint32, Lanes]) (R, error)
+}
+
+// NewFold makes a fold of len(ops) lanes, 1 to fold.MaxLanes (1 to 4 can run in
+// the kernel). put writes a value's lanes, get makes the result of a key's.
+func NewFold[V, R any](ops []fold.Op, put func(dst []int64, v V), get func(l Lanes) (R, error)) Fold[V, R] {
+	return Fold[V, R]{ops: ops, put: put, get: get}
+}
+
+// NewSubFold makes a fold whose keys have numbered parts, such as the registers
+// of a sketch or the bins of a histogram: put writes a value's lanes and names
+// the part they go to; get sees all parts of a key that got a value, in
+// ascending order.
+func NewSubFold[V, R any](ops []fold.Op, put func(dst []int64, v V) uint32, get func(subs iter.Seq2[uint32, Lanes]) (R, error)) Fold[V, R] {
+	return Fold[V, R]{ops: ops, putSub: put, getSub: func(_ []byte, s iter.Seq2[uint32, Lanes]) (R, error) { return get(s) }}
+}
