@@ -177,4 +177,3 @@ type Explanation struct {
 func Run(ctx context.Context, job Runnable, opts Options) (*Result, error) {
 	return job.Run(ctx, opts)
 }
-
