@@ -2,4 +2,7 @@
 
 package jobs
 
-var definitions = []Definition{}
+var definitions = []Definition{
+	wordcountDefinition, grepDefinition, countDefinition, aggregateDefinition, distinctDefinition,
+	topkDefinition, histogramDefinition, sortDefinition, dedupDefinition,
+}

@@ -26,7 +26,8 @@ type Fold[V, R any] struct {
 	put    func(dst []int64, v V)
 	get    func(l Lanes) (R, error)
 	putSub func(dst []int64, v V) uint32
-	getSub func(key []byte, subs iter.Seq2[uint32, Lanes]) (R, error)
+	getSub func(subs iter.Seq2[uint32, Lanes]) (R, error)
+	plain  bool // a V in memory is the only lane
 }
 
 // NewFold makes a fold of len(ops) lanes, 1 to fold.MaxLanes (1 to 4 can run in
@@ -40,5 +41,5 @@ func NewFold[V, R any](ops []fold.Op, put func(dst []int64, v V), get func(l Lan
 // the part they go to; get sees all parts of a key that got a value, in
 // ascending order.
 func NewSubFold[V, R any](ops []fold.Op, put func(dst []int64, v V) uint32, get func(subs iter.Seq2[uint32, Lanes]) (R, error)) Fold[V, R] {
-	return Fold[V, R]{ops: ops, putSub: put, getSub: func(_ []byte, s iter.Seq2[uint32, Lanes]) (R, error) { return get(s) }}
+	return Fold[V, R]{ops: ops, putSub: put, getSub: get}
 }

@@ -67,12 +67,23 @@ type Job[K, V, R any] struct {
 	Top  int
 	Rank func(a, b R) int
 
+	// CountKeys makes the number of keys kept the result: one row without key.
+	CountKeys bool
+	// Empty, if not nil, gives the row of a job whose input gave no key at all.
+	Empty func() (R, bool)
+	// FirstBlock is called with the first block of a file that several
+	// mappers share (standard input, pipes, large compressed files) before any
+	// other block of it is mapped.
+	FirstBlock func(b Block) error
+
 	// Columns names the result's columns; default: the fields of R if it is a
 	// struct, else "value". KeyColumns names those of the key; default: the
 	// fields of K, else "key". HideKey leaves the key out of the rows.
 	Columns    []string
 	KeyColumns []string
 	HideKey    bool
+	// ColumnKinds says the kinds of the Columns if R is []output.Value.
+	ColumnKinds []output.Kind
 }
 
 // Codec turns values into bytes and back. Append appends v's encoding to dst.

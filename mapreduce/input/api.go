@@ -77,11 +77,13 @@ type Plan struct {
 	Notes      []string // said once to the user: names skipped, empty .gz files, ...
 	TotalBytes int64    // sum of known sizes
 	Exact      bool     // false if a size is unknown
+
+	set *settings
 }
 
 // Block is a run of whole records.
 type Block struct {
-	Data   []byte // records, each ended by the delimiter but perhaps the last of a file
+	Data   []byte // records, each ended by the delimiter but perhaps the last of a file, and but a truncated one, which is alone in its block
 	File   *File
 	Offset int64 // of Data[0] in the file (decompressed bytes)
 	Line   int64 // 1-based line number of Data[0]; 0: unknown, ask Plan.LineAt

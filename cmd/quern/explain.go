@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+	"github.com/quernmr/quern/jobs"
+	"github.com/quernmr/quern/mapreduce"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) explainCommand() *cobra.Command {
+	cmd := a.fileCommand(a.explainJob)
+	cmd.Use = "explain COMMAND ... | explain JOBFILE"
+	cmd.Short = "say how a job would be run: splits, parts, memory, fold or grouped"
+	cmd.Long = `Explain looks at the input and says how the job would be run, without running
+it. It takes the same arguments as the job's own command, or a job file.`
+	cmd.Example = `  quern explain wordcount --top 10 books/
+  quern explain --json nightly.yaml`
+	for _, d := range jobs.All() {
+		sub := a.jobCommand(d, a.explainJob)
+		sub.GroupID = ""
+		sub.Use = strings.Replace(sub.Use, " [-o DIR]", "", 1)
+		sub.Example = ""
+		explains(sub)
+		cmd.AddCommand(sub)
+	}
+	explains(cmd)
+	return cmd
+}
+
+// explains makes the flags of a command that runs jobs those of one that explains.
+func explains(cmd *cobra.Command) {
+	for _, name := range []string{"quiet", "verbose"} {
+		cmd.Flags().Lookup(name).Hidden = true
+	}
+	cmd.Flags().Lookup("json").Usage = "print a JSON object"
+}
+
+func (a *app) explainJob(ctx context.Context, cmd *cobra.Command, r request) error {
+	e, err := r.runnable.Explain(ctx, r.options)
+	if err != nil {
+		return err
+	}
+	if r.report.JSON {
+		return writeJSON(cmd.OutOrStdout(), e)
+	}
+	return printExplanation(cmd.OutOrStdout(), e)
+}
+
+func printExplanation(w io.Writer, e *mapreduce.Explanation) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
+	row("job", e.Job)
+	row("input", fmt.Sprintf("%s, %s", count(int64(e.Files), "file"), size(e.Bytes)))
+	row("splits", humanize.Comma(int64(e.Splits)))
+	row("parts", humanize.Comma(int64(e.Partitions)))
+	reduce := e.Reduce
+	if len(e.Lanes) > 0 {
+		reduce += " (" + strings.Join(e.Lanes, ", ") + ")"
+	}
+	row("reduce", reduce)
+	row("workers", humanize.Comma(int64(e.Workers)))
+	row("memory", humanize.IBytes(uint64(max(0, e.Memory))))
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, list := range []struct {
+		title string
+		lines []string
+	}{{"why", e.Why}, {"notes", e.Notes}} {
+		if len(list.lines) == 0 {
+			continue
+		}
+		text := "\n" + list.title + ":\n"
+		for _, line := range list.lines {
+			text += "  - " + line + "\n"
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fileExists tells a job file from a mistyped command.
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/input"
+	"github.com/quernmr/quern/mapreduce/rows"
+)
+
+var aggregateDefinition = Definition{
+	Name:  "aggregate",
+	Short: "group rows and compute sums, minima, maxima, means, counts",
+	Long: `Reads rows of csv, tsv, jsonl or parquet, or takes log lines apart by a regular
+expression with named groups, groups them by columns and computes everything
+asked for in one pass. Fields of jsonl and parquet may be paths: a.b is the
+member b of a.
+
+Numbers are exact decimals of up to 18 digits after the point and 64 bits in
+all; a sum beyond that is an error, never a rounded number. A mean is the exact
+sum divided by the number of values, rounded once. --distinct estimates the
+number of different values (as written) by HyperLogLog, with a standard error of
+0.81 %. Blank and null fields are no values (--empty error refuses them), but
+their rows do count for --count; a group without any value has an empty cell
+(null in JSON). Rows whose grouping field is not there or null group under the
+empty text.
+
+--where takes an expression over the columns, such as
+  status >= 500 and method in ["GET", "HEAD"]
+(language: github.com/expr-lang/expr). Fields that are written as numbers are
+numbers in it, all others strings (in jsonl and parquet: what they are); columns
+with other names than letters and digits are $env["the name"].
+
+A row has the group's columns and then sum_F, min_F, mean_F, max_F, count and
+distinct_F, in this order. If only one thing is computed its column is "value".`,
+	Example: `  quern aggregate --group-by station --min t --mean t --max t weather.csv
+  quern aggregate --group-by method,status --count --where 'ms > 100' logs/*.jsonl.gz
+  quern aggregate --pattern '^(?P<ip>\S+) .* (?P<bytes>\d+)$' --group-by ip --sum bytes access.log`,
+	New: func() Options { return &aggregateOptions{Decimals: -1} },
+}
+
+type aggregateOptions struct {
+	GroupBy  []string `name:"group-by" short:"g" help:"columns to group by; without them there is one row over everything"`
+	Sum      []string `name:"sum" help:"columns to sum"`
+	Min      []string `name:"min" help:"columns whose minimum is wanted"`
+	Mean     []string `name:"mean" help:"columns whose mean is wanted"`
+	Max      []string `name:"max" help:"columns whose maximum is wanted"`
+	Count    bool     `name:"count" help:"number of rows"`
+	Distinct []string `name:"distinct" help:"columns whose number of different values is wanted (estimate, standard error 0.81 %)"`
+	Where    string   `name:"where" help:"only rows for which the expression is true"`
+	Decimals int      `name:"decimals" help:"round numbers to that many digits after the point, half to even; -1: exact"`
+	Empty    string   `name:"empty" help:"blank and null fields: skip or error"`
+	RowFormat
+}
+
+func (o *aggregateOptions) Build(in *input.Options, inputs []string) (mapreduce.Runnable, error) {
+	plan, err := o.plan()
+	if err != nil {
+		return nil, err
+	}
+	src, err := o.RowFormat.open(in, inputs, plan.wanted)
+	if err != nil {
+		return nil, err
+	}
+	return plan.job(src), nil
+}
+
+func (o *aggregateOptions) plan() (*aggregatePlan, error) {
+	p := newAggregatePlan(splitList(o.GroupBy))
+	for _, list := range []struct {
+		fields []string
+		what   measure
+	}{{o.Sum, measureSum}, {o.Min, measureMin}, {o.Mean, measureMean}, {o.Max, measureMax}} {
+		for _, f := range splitList(list.fields) {
+			p.measure(list.what, f)
+		}
+	}
+	if o.Count {
+		p.measure(measureCount, "")
+	}
+	for _, f := range splitList(o.Distinct) {
+		p.measure(measureDistinct, f)
+	}
+	if len(p.outputs) == 0 {
+		return nil, errors.New("nothing to compute: say --count, --sum F, --min F, --max F, --mean F or --distinct F")
+	}
+	if err := p.layLanes(); err != nil {
+		return nil, err
+	}
+	if o.Decimals > rows.MaxScale {
+		return nil, fmt.Errorf("--decimals %d: must not exceed %d", o.Decimals, rows.MaxScale)
+	}
+	p.decimals = o.Decimals
+	switch o.Empty {
+	case "", "skip":
+	case "error":
+		p.refuseEmpty = true
+	default:
+		return nil, fmt.Errorf("--empty %q: say skip or error", o.Empty)
+	}
+	if o.Where != "" {
+		where, err := parseCondition(o.Where)
+		if err != nil {
+			return nil, err
+		}
+		p.where = where
+		p.whereFirst = len(p.wanted)
+		p.wanted = append(p.wanted, where.columns...)
+	}
+	return p, nil
+}
+
+// splitList takes comma-separated lists apart and drops repetitions.
+func splitList(lists []string) []string {
+	var items []string
+	seen := map[string]bool{}
+	for _, list := range lists {
+		for item := range strings.SplitSeq(list, ",") {
+			if item = strings.TrimSpace(item); item != "" && !seen[item] {
+				seen[item] = true
+				items = append(items, item)
+			}
+		}
+	}
+	return items
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package jobs
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quernmr/quern/mapreduce/output"
+	"github.com/quernmr/quern/shuffle/fold"
+)
+
+// measure is what aggregate computes of a field.
+type measure uint8
+
+const (
+	measureSum measure = iota
+	measureMin
+	measureMean
+	measureMax
+	measureCount
+	measureDistinct
+)
+
+var measureNames = [...]string{"sum", "min", "mean", "max", "count", "distinct"}
+
+// registersPerSketch is the number of sub-keys of a key that one --distinct
+// takes; sub-key 0 is for all else.
+const registersPerSketch = 1 << 14
+
+// aggregatePlan says which columns are read, what each lane of the fold holds,
+// and how a result's cells come from the lanes.
+type aggregatePlan struct {
+	wanted   []string // columns: those to group by first
+	groups   int      // how many these are
+	fields   []aggregateField
+	sketches []int // wanted columns of which distinct values are estimated
+	outputs  []aggregateOutput
+
+	ops       []fold.Op
+	countLane int // rows; -1: none
+	rankLane  int // registers of sketches; -1: none
+
+	decimals    int // digits to round to; -1: exact
+	refuseEmpty bool
+	where       *condition
+	whereFirst  int // its first column among the wanted ones
+}
+
+// aggregateField is a column of numbers and its lanes; -1: no such lane.
+type aggregateField struct {
+	name          string
+	column        int // among the wanted ones
+	n             int // how many values
+	sum, min, max int
+}
+
+// aggregateOutput is one cell of the result after the group's columns.
+type aggregateOutput struct {
+	what  measure
+	name  string // of the field
+	field int    // index in fields or sketches
+}
+
+func newAggregatePlan(groupBy []string) *aggregatePlan {
+	return &aggregatePlan{
+		wanted: slices.Clone(groupBy), groups: len(groupBy),
+		countLane: -1, rankLane: -1, decimals: -1,
+	}
+}
+
+// column returns the number of a wanted column, which is added if need be.
+func (p *aggregatePlan) column(name string) int {
+	if i := slices.Index(p.wanted, name); i >= 0 {
+		return i
+	}
+	p.wanted = append(p.wanted, name)
+	return len(p.wanted) - 1
+}
+
+// measure adds a cell to the result.
+func (p *aggregatePlan) measure(what measure, name string) {
+	out := aggregateOutput{what: what, name: name}
+	switch what {
+	case measureCount:
+	case measureDistinct:
+		out.field = len(p.sketches)
+		p.sketches = append(p.sketches, p.column(name))
+	default:
+		out.field = slices.IndexFunc(p.fields, func(f aggregateField) bool { return f.name == name })
+		if out.field < 0 {
+			out.field = len(p.fields)
+			p.fields = append(p.fields, aggregateField{name: name, column: p.column(name), n: -1, sum: -1, min: -1, max: -1})
+		}
+	}
+	p.outputs = append(p.outputs, out)
+}
+
+// layLanes gives every field the lanes that its measures need. Sum and mean
+// share theirs.
+func (p *aggregatePlan) layLanes() error {
+	lane := func(at *int, op fold.Op) {
+		if *at < 0 {
+			*at = len(p.ops)
+			p.ops = append(p.ops, op)
+		}
+	}
+	for _, out := range p.outputs {
+		switch out.what {
+		case measureCount:
+			lane(&p.countLane, fold.Sum)
+			continue
+		case measureDistinct:
+			lane(&p.rankLane, fold.Max)
+			continue
+		}
+		f := &p.fields[out.field]
+		switch out.what {
+		case measureSum, measureMean:
+			lane(&f.sum, fold.Sum)
+		case measureMin:
+			lane(&f.min, fold.Min)
+		case measureMax:
+			lane(&f.max, fold.Max)
+		}
+		lane(&f.n, fold.Sum)
+	}
+	if len(p.ops) > fold.MaxLanes {
+		return fmt.Errorf("too much to compute at once: it takes %d lanes, but a job has at most %d; split it into several jobs", len(p.ops), fold.MaxLanes)
+	}
+	return nil
+}
+
+// columns returns the names and kinds of the cells after the group's columns.
+func (p *aggregatePlan) columns() (names []string, kinds []output.Kind) {
+	for _, out := range p.outputs {
+		name := measureNames[out.what]
+		if out.what != measureCount {
+			name += "_" + out.name
+		}
+		if len(p.outputs) == 1 {
+			name = "value"
+		}
+		names = append(names, name)
+		kind := output.Decimal
+		switch out.what {
+		case measureMean:
+			kind = output.Float
+		case measureCount, measureDistinct:
+			kind = output.Int
+		}
+		kinds = append(kinds, kind)
+	}
+	return names, kinds
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/input"
+	"github.com/quernmr/quern/mapreduce/output"
+	"github.com/quernmr/quern/mapreduce/rows"
+)
+
+var joinDefinition = Definition{
+	Name:  "join",
+	Short: "join the rows of two inputs that agree in a column",
+	Long: `Takes two inputs, LEFT and RIGHT (each a file, glob or directory; both written in
+the same format), and finds for each row of the one the rows of the other with the
+same value in the column --on (or --left-on and --right-on). Values are compared as
+written. A row of the result has the key, the other columns of LEFT and those of
+RIGHT; a name that both have gets _right added on the right. Of jsonl and parquet,
+name the columns with --left-columns and --right-columns; otherwise each side is one
+column with the whole record.
+
+--type inner gives pairs only; left, right and full add the rows of that side (or
+both) that found no partner, the other side being empty (null in JSON). A key that
+is missing or null has no partner. Rows are in order of the key.
+
+The rows with one key of the smaller input are held in memory: at most --max-group
+bytes of them, per worker.`,
+	Example: `  quern join --on user_id users.csv visits.csv -o visits_by_user
+  quern join --left-on id --right-on user.id --type left users.jsonl events.jsonl`,
+	New: func() Options { return &joinOptions{Type: "inner", MaxGroup: "256MiB"} },
+}
+
+type joinOptions struct {
+	On           string   `name:"on" help:"column that both sides have"`
+	LeftOn       string   `name:"left-on" help:"column of the left side, if it has another name there"`
+	RightOn      string   `name:"right-on" help:"column of the right side"`
+	Type         string   `name:"type" help:"inner, left, right or full"`
+	LeftColumns  []string `name:"left-columns" help:"columns of the left side in the result; default: all but the key"`
+	RightColumns []string `name:"right-columns" help:"columns of the right side in the result; default: all but the key"`
+	MaxGroup     string   `name:"max-group" help:"most memory for the rows with one key of the smaller side"`
+	RowFormat
+}
+
+func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runnable, error) {
+	if len(inputs) != 2 {
+		return nil, fmt.Errorf("join takes two inputs, the left and the right one, not %d", len(inputs))
+	}
+	j := &joiner{}
+	var err error
+	if j.maxGroup, err = parseSize("max-group", o.MaxGroup); err != nil {
+		return nil, err
+	}
+	switch o.Type {
+	case "inner":
+	case "left":
+		j.outer[left] = true
+	case "right":
+		j.outer[right] = true
+	case "full":
+		j.outer = [2]bool{true, true}
+	default:
+		return nil, fmt.Errorf("--type %q: say inner, left, right or full", o.Type)
+	}
+	on := [2]string{o.LeftOn, o.RightOn}
+	for side := range on {
+		if on[side] == "" {
+			on[side] = o.On
+		}
+		if on[side] == "" {
+			return nil, errors.New("say which column the sides agree in: --on, or --left-on and --right-on")
+		}
+	}
+	var size [2]int64
+	var first [2]string // a file of each side
+	for side := range inputs {
+		plan, err := input.Discover(context.Background(), inputs[side:side+1], *in)
+		if err != nil {
+			return nil, err
+		}
+		if side == left {
+			j.leftFiles = len(plan.Files)
+		}
+		for i, f := range plan.Files {
+			if i == 0 {
+				first[side] = f.Path
+			}
+			size[side] += max(f.Size, 0)
+			if f.Size < 0 {
+				size[side] += 1 << 40 // a pipe: likely the long side
+			}
+		}
+	}
+	if size[right] < size[left] {
+		j.small = right
+	}
+	for side, columns := range [2][]string{splitList(o.LeftColumns), splitList(o.RightColumns)} {
+		if columns == nil {
+			if columns, err = o.otherColumns(in, inputs[side:side+1], first[side], on[side]); err != nil {
+				return nil, err
+			}
+		}
+		if j.sides[side].source, err = o.RowFormat.open(in, inputs[side:side+1], append([]string{on[side]}, columns...)); err != nil {
+			return nil, err
+		}
+		j.sides[side].whole = columns == nil
+		j.sides[side].columns = columns
+	}
+	in.Columns = nil // the sides want different ones
+	return j.job(on[left]), nil
+}
+
+// otherColumns returns the columns of an input that are not the key; nil if
+// records have no list of columns.
+func (o *joinOptions) otherColumns(in *input.Options, inputs []string, file, key string) ([]string, error) {
+	kind, err := o.RowFormat.kind(in, inputs)
+	if err != nil {
+		return nil, err
+	}
+	if kind == "" {
+		kind = "csv"
+	}
+	format, err := o.RowFormat.rowsFormat(kind)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	switch {
+	case format.Kind == rows.JSONL:
+		return nil, nil
+	case format.Kind == rows.Regexp:
+		for i, name := range format.Pattern.SubexpNames()[1:] {
+			if name == "" {
+				name = fmt.Sprint(i + 1)
+			}
+			names = append(names, name)
+		}
+	case len(format.Columns) > 0:
+		names = format.Columns
+	case file == "":
+		return []string{}, nil // nothing to join
+	case file == "-":
+		return nil, errors.New("the columns of standard input are not known beforehand: name them with --columns, or say --left-columns or --right-columns")
+	default:
+		if names, err = headerOf(file, format, *in); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == key }), nil
+}
+
+// headerOf returns the names of a file's columns.
+func headerOf(file string, format *rows.Format, options input.Options) ([]string, error) {
+	options.Format = format.Input()
+	head, err := readHead(file, options)
+	if err != nil {
+		return nil, err
+	}
+	return format.Names(head)
+}
+
+const (
+	left = iota
+	right
+)
+
+// joiner joins the rows of two sides.
+type joiner struct {
+	sides     [2]joinSide
+	outer     [2]bool // rows without a partner are kept
+	leftFiles int     // the first so many files of the plan are the left side
+	small     int     // the side whose rows come first and are held
+	maxGroup  int64   // bytes
+}
+
+type joinSide struct {
+	source  *source
+	columns []string
+	whole   bool // one column: the record as it stands
+}
+
+// width is the number of cells that a side has in a row of the result.
+func (s *joinSide) width() int {
+	if s.whole {
+		return 1
+	}
+	return len(s.columns)
+}
+
+func (j *joiner) side(file *input.File) int {
+	if file.Index < j.leftFiles {
+		return left
+	}
+	return right
+}
+
+func (j *joiner) job(key string) mapreduce.Runnable {
+	names := j.names(key)
+	kinds := make([]output.Kind, len(names))
+	for i := range kinds {
+		kinds[i] = output.Bytes
+	}
+	return inOrder{&mapreduce.Job[[]byte, []byte, []output.Value]{
+		Name:        "join",
+		NewBlockMap: j.newMap,
+		FirstBlock:  func(b mapreduce.Block) error { return j.sides[j.side(b.File)].source.learn(b) },
+		Reduce:      j.reduce,
+		ValueOrder:  func(dst []byte, v []byte) []byte { return append(dst, v[0]) },
+		Columns:     names,
+		ColumnKinds: kinds,
+		HideKey:     true, // the first column
+	}}
+}
+
+func (j *joiner) names(key string) []string {
+	names := []string{key}
+	for side, whole := range [...]string{"left", "right"} {
+		columns := j.sides[side].columns
+		if j.sides[side].whole {
+			columns = []string{whole}
+		}
+		for _, name := range columns {
+			for slices.Contains(names, name) {
+				name += "_" + whole
+			}
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapreduce
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quernmr/quern/mapreduce/input"
+	"github.com/quernmr/quern/mapreduce/output"
+	"github.com/quernmr/quern/shuffle/fold"
+	"github.com/quernmr/quern/shuffle/group"
+	"github.com/quernmr/quern/shuffle/pairs"
+	"github.com/quernmr/quern/shuffle/spill"
+)
+
+// code is a compiled job without its types.
+type code interface {
+	newMapper(comb *fold.Combiner, coll *group.Collector, delim []byte) mapper
+	newReducer(f *fold.Drain, g *group.Drain) reducer
+	combine() func(key []byte, values spill.Cursor, add func([]byte)) error
+	traits() traits
+}
+
+// traits are the facts about a job that the engine plans with.
+type traits struct {
+	name       string
+	schema     output.Schema
+	grouped    bool
+	ops        []fold.Op
+	suffix     int
+	top        bool
+	countKeys  bool
+	firstBlock func(b Block) error
+}
+
+func (p *program[K, V, R]) traits() traits {
+	j := p.job
+	t := traits{
+		name: j.Name, schema: p.schema, grouped: j.grouped(), ops: j.Fold.ops,
+		top: j.Top > 0, countKeys: j.CountKeys, firstBlock: j.FirstBlock,
+	}
+	if j.Fold.getSub != nil {
+		t.suffix = subSuffix
+	}
+	return t
+}
+
+// engine runs one job in this process.
+type engine struct {
+	code
+	t       traits
+	opts    Options
+	plan    *input.Plan
+	mem     memoryPlan
+	arena   *pairs.Arena
+	seed    pairs.Seed
+	dir     string // of runs, made when the first is written
+	started time.Time
+
+	mappers []mapper
+	foldCfg fold.Config
+	grpCfg  group.Config
+
+	mu       sync.Mutex
+	foldRuns []fold.Run
+	grpRuns  []*spill.Run
+	sample   *pairs.BottomK
+	folded   int64 // records folded on their way into runs
+	combined int64 // records that went into runs
+	spilled  int64
+	notes    []string
+
+	phase   atomic.Pointer[string]
+	bytes   atomic.Int64
+	records atomic.Int64
+	pairs   atomic.Int64
+	rows    atomic.Int64
+	spills  atomic.Int64
+	skipped atomic.Int64
+	cut     atomic.Int64
+}
+
+// Run runs the job in this process on all cores.
+func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (*Result, error) {
+	p, err := j.compile()
+	if err != nil {
+		return nil, err
+	}
+	e, err := newEngine(p, opts)
+	if err != nil {
+		return nil, err
+	}
+	return e.run(ctx)
+}
+
+func newEngine(c code, opts Options) (*engine, error) {
+	e := &engine{code: c, t: c.traits(), opts: opts, started: time.Now()}
+	if opts.Partitions < 0 || opts.Partitions > MaxPartitions {
+		return nil, fmt.Errorf("%d partitions: 1 to %d are possible", opts.Partitions, MaxPartitions)
+	}
+	if e.opts.Partitions == 0 || e.t.top || e.t.countKeys {
+		e.opts.Partitions = 1
+	}
+	if e.opts.Workers <= 0 {
+		e.opts.Workers = runtime.GOMAXPROCS(0)
+	}
+	var err error
+	e.mem, err = planMemory(opts.Memory, e.opts.Workers)
+	if err != nil {
+		return nil, err
+	}
+	e.setPhase("plan")
+	return e, nil
+}
+
+func (e *engine) setPhase(s string) { e.phase.Store(&s) }
+
+// partitions is the number of partitions that the shuffle keeps apart: with a
+// total order parts are cut out of one sequence at the end.
+func (e *engine) partitions() int {
+	if e.opts.TotalOrder {
+		return 1
+	}
+	return e.opts.Partitions
+}
+
+func (e *engine) run(ctx context.Context) (res *Result, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := e.reportProgress()
+	defer stop()
+
+	if e.plan, err = input.Discover(ctx, e.opts.Inputs, e.opts.Input); err != nil {
+		return nil, err
+	}
+	tx, err := e.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if abort := tx.Abort(); err == nil && abort != nil {
+			err = abort
+		}
+	}()
+	if e.arena, err = pairs.NewArena(e.mem.arena); err != nil {
+		return nil, err
+	}
+	defer e.arena.Close()
+	defer e.removeRuns()
+
+	e.setPhase("map")
+	mapped := time.Now()
+	if err := e.mapAll(ctx); err != nil {
+		return nil, err
+	}
+	drained := time.Now()
+	e.setPhase("merge")
+	audit, err := e.drain(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	success, err := e.success(audit)
+	if err != nil {
+		return nil, err
+	}
+	if err := tx.Commit(success); err != nil {
+		return nil, err
+	}
+	e.setPhase("done")
+	return &Result{
+		Job: e.t.name, Audit: *audit, Counters: e.counters(), Notes: e.allNotes(),
+		Records: e.records.Load(), Bytes: e.bytes.Load(),
+		Files: len(e.plan.Files), Splits: len(e.plan.Splits), Parts: e.opts.Partitions,
+		Spills: e.spills.Load(), Spilled: e.spilled,
+		Elapsed: time.Since(e.started), Map: drained.Sub(mapped), Drain: time.Since(drained),
+	}, nil
+}
+
+func (e *engine) begin() (output.Transaction, error) {
+	target := e.opts.Output
+	if target == nil {
+		target = output.Func(func(int, *output.Row) error { return nil })
+	}
+	paths := make([]string, 0, len(e.plan.Files))
+	for _, f := range e.plan.Files {
+		if f.Path != "-" {
+			paths = append(paths, f.Path)
+		}
+	}
+	return target.Begin(output.Info{Job: e.t.name, Schema: e.t.schema, Parts: e.opts.Partitions, Inputs: paths})
+}
+
+// success is the content of _SUCCESS: only what is the same for every run of
+// the job on this input.
+func (e *engine) success(a *Audit) ([]byte, error) {
+	b, err := json.MarshalIndent(struct {
+		Job      string `json:"job"`
+		Parts    int    `json:"parts"`
+		Pairs    int64  `json:"pairs_emitted"`
+		Keys     int64  `json:"keys"`
+		Rows     int64  `json:"rows"`
+		Balanced bool   `json:"audit_balanced"`
+	}{e.t.name, e.opts.Partitions, a.PairsEmitted, a.Keys, a.Rows, true}, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	return append(b, '\n'), nil
+}
+
+func (e *engine) counters() map[string]int64 {
+	out := map[string]int64{}
+	for _, m := range e.mappers {
+		_, cs := m.seen()
+		for name, c := range cs {
+			out[name] += c.n
+		}
+	}
+	return out
+}
+
+func (e *engine) allNotes() []string {
+	notes := append([]string(nil), e.plan.Notes...)
+	if n := e.skipped.Load(); n > 0 {
+		notes = append(notes, fmt.Sprintf("%d records longer than the limit were skipped", n))
+	}
+	if n := e.cut.Load(); n > 0 {
+		notes = append(notes, fmt.Sprintf("%d records longer than the limit were truncated", n))
+	}
+	return append(notes, e.notes...)
+}
+
+// reportProgress calls Options.Progress until the function it returns is called.
+func (e *engine) reportProgress() func() {
+	if e.opts.Progress == nil {
+		return func() {}
+	}
+	report := func() {
+		total := int64(0)
+		phase := *e.phase.Load()
+		if phase != "plan" && e.plan != nil && e.plan.Exact {
+			total = e.plan.TotalBytes
+		}
+		e.opts.Progress(Progress{
+			Phase: phase, Bytes: e.bytes.Load(), TotalBytes: total,
+			Records: e.records.Load(), Pairs: e.pairs.Load(), Rows: e.rows.Load(), Spills: e.spills.Load(),
+			Elapsed: time.Since(e.started),
+		})
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTicker(200 * time.Millisecond)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				report()
+			case <-done:
+				report()
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
+}
+
+// runPath names the next run, in a folder of the job's own.
+func (e *engine) runPath() (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.dir == "" {
+		dir, err := os.MkdirTemp(e.opts.SpillDir, "quern-spill-")
+		if err != nil {
+			return "", fmt.Errorf("make a folder for what does not fit in memory: %w (choose another with --spill-dir)", err)
+		}
+		e.dir = dir
+	}
+	return filepath.Join(e.dir, fmt.Sprintf("run-%06d", e.spills.Add(1))), nil
+}
+
+func (e *engine) removeRuns() {
+	for _, r := range e.foldRuns {
+		_ = r.Remove()
+	}
+	for _, r := range e.grpRuns {
+		_ = r.Remove()
+	}
+	if e.dir != "" {
+		_ = os.RemoveAll(e.dir)
+	}
+}
+
+// errAudit is returned when the books do not balance.
+var errAudit = errors.New("audit failed: this is a defect of quern or of the machine's memory; the output was not written")

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapreduce
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/quernmr/quern/mapreduce/input"
+)
+
+// Explain finds the input and says how Run would go about it.
+func (j *Job[K, V, R]) Explain(ctx context.Context, opts Options) (*Explanation, error) {
+	p, err := j.compile()
+	if err != nil {
+		return nil, err
+	}
+	e, err := newEngine(p, opts)
+	if err != nil {
+		return nil, err
+	}
+	plan, err := input.Discover(ctx, opts.Inputs, opts.Input)
+	if err != nil {
+		return nil, err
+	}
+	x := &Explanation{
+		Job: e.t.name, Files: len(plan.Files), Splits: len(plan.Splits), Bytes: plan.TotalBytes,
+		Partitions: e.opts.Partitions, Reduce: "fold", Workers: e.opts.Workers, Memory: e.mem.budget, Notes: plan.Notes,
+	}
+	why := func(format string, args ...any) { x.Why = append(x.Why, fmt.Sprintf(format, args...)) }
+	if e.t.grouped {
+		x.Reduce = "grouped"
+		why("grouped: the job has a Reduce function, which sees all values of a key; pairs are sorted by key and value")
+	} else {
+		for _, op := range e.t.ops {
+			x.Lanes = append(x.Lanes, op.String())
+		}
+		n := len(e.t.ops)
+		why("fold: the result of a key is %d lane(s) of 64-bit integers, combined as they are emitted", n)
+		if n <= 4 {
+			why("with at most 4 lanes the fold could also run in a kernel")
+		} else {
+			why("with more than 4 lanes the fold runs in user space only")
+		}
+	}
+	streams := 0
+	for _, s := range plan.Splits {
+		if s.Stream {
+			streams++
+		}
+	}
+	if streams > 0 {
+		why("%d split(s) can only be read from front to back; their blocks are shared among workers when there are fewer splits than workers", streams)
+	}
+	switch {
+	case e.t.top:
+		why("one part: the job keeps only its first rows")
+	case e.t.countKeys:
+		why("one part: the job only counts its keys")
+	case e.opts.TotalOrder && e.opts.Partitions > 1:
+		why("parts follow each other in key order, cut by a sample of the distinct keys that depends on nothing but them")
+	case e.opts.Partitions > 1:
+		why("a key's part is chosen by its hash; keys are sorted within each part")
+	default:
+		why("one part, sorted by key")
+	}
+	why("records may take %d MiB per worker before a sorted run goes to disk", e.mem.share>>20)
+	return x, nil
+}

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapreduce
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"math/big"
+	"math/bits"
+	"unsafe"
+
+	"github.com/quernmr/quern/shuffle/fold"
+	"github.com/quernmr/quern/shuffle/pairs"
+)
+
+// Integer is any integer type.
+type Integer interface {
+	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32
+}
+
+// ErrOverflow is returned when a sum does not fit 64 bits.
+var ErrOverflow = errors.New("sum overflow: the exact sum does not fit a signed 64-bit integer")
+
+// Sum adds. A sum that does not fit 64 bits is ErrOverflow and names the key;
+// intermediate sums may leave the range and come back.
+func Sum[V Integer]() Fold[V, int64] {
+	return Fold[V, int64]{ops: []fold.Op{fold.Sum}, put: putOne[V], get: getSum, plain: plain[V]()}
+}
+
+// Count counts the pairs of a key, whatever their values.
+func Count[V any]() Fold[V, int64] {
+	return Fold[V, int64]{ops: []fold.Op{fold.Sum}, put: func(dst []int64, _ V) { dst[0] = 1 }, get: getSum}
+}
+
+// Min keeps the smallest value.
+func Min[V Integer]() Fold[V, int64] {
+	return Fold[V, int64]{ops: []fold.Op{fold.Min}, put: putOne[V], get: getOne}
+}
+
+// Max keeps the largest value.
+func Max[V Integer]() Fold[V, int64] {
+	return Fold[V, int64]{ops: []fold.Op{fold.Max}, put: putOne[V], get: getOne}
+}
+
+// And is the bitwise and of all values.
+func And[V Integer]() Fold[V, int64] {
+	return Fold[V, int64]{ops: []fold.Op{fold.And}, put: putOne[V], get: getOne}
+}
+
+// Or is the bitwise or of all values.
+func Or[V Integer]() Fold[V, int64] {
+	return Fold[V, int64]{ops: []fold.Op{fold.Or}, put: putOne[V], get: getOne}
+}
+
+// Xor is the bitwise exclusive or of all values.
+func Xor[V Integer]() Fold[V, int64] {
+	return Fold[V, int64]{ops: []fold.Op{fold.Xor}, put: putOne[V], get: getOne}
+}
+
+// Mean is the arithmetic mean: the exact sum divided by the count, rounded
+// once to the nearest float64.
+func Mean[V Integer]() Fold[V, float64] {
+	return Fold[V, float64]{
+		ops: []fold.Op{fold.Sum, fold.Sum},
+		put: func(dst []int64, v V) { dst[0], dst[1] = int64(v), 1 },
+		get: func(l Lanes) (float64, error) { return l.Mean(0, 1), nil },
+	}
+}
+
+// Summary is the result of MinMaxMean.
+type Summary struct {
+	Min  int64
+	Mean float64
+	Max  int64
+}
+
+// MinMaxMean keeps smallest, mean and largest value.
+func MinMaxMean[V Integer]() Fold[V, Summary] {
+	return Fold[V, Summary]{
+		ops: []fold.Op{fold.Min, fold.Max, fold.Sum, fold.Sum},
+		put: func(dst []int64, v V) {
+			_ = dst[3]
+			dst[0], dst[1], dst[2], dst[3] = int64(v), int64(v), int64(v), 1
+		},
+		get: func(l Lanes) (Summary, error) { return Summary{l.V[0], l.Mean(2, 3), l.V[1]}, nil },
+	}
+}
+
+// Mean returns the exact sum in lane sum divided by the count in lane n,
+// rounded once to the nearest float64, with the decimal scale of the sum.
+// It is NaN if the count is 0.
+func (l Lanes) Mean(sum, n int) float64 {
+	count := l.V[n]
+	if count == 0 {
+		return math.NaN()
+	}
+	scale := uint8(0)
+	if l.Scale != nil {
+		scale = l.Scale[sum]
+	}
+	v := l.V[sum]
+	const exact = 1 << 53
+	if l.Carry == nil && v > -exact && v < exact {
+		// Both operands of one division are exact, so its result is rounded once.
+		if hi, lo := bits.Mul64(uint64(count), uint64(pow10(scale))); hi == 0 && lo < exact {
+			return float64(v) / float64(lo)
+		}
+	}
+	num := l.Big(sum)
+	den := new(big.Int).Mul(big.NewInt(count), big.NewInt(pow10(scale)))
+	f, _ := new(big.Rat).SetFrac(num, den).Float64()
+	return f
+}
+
+// Big returns the exact value of a lane, carries included, without its scale.
+func (l Lanes) Big(lane int) *big.Int {
+	v := big.NewInt(l.V[lane])
+	if l.Carry != nil {
+		c := big.NewInt(l.Carry[lane])
+		v.Add(v, c.Lsh(c, 64))
+	}
+	return v
+}
+
+func pow10(n uint8) int64 {
+	p := int64(1)
+	for range n {
+		p *= 10
+	}
+	return p
+}
+
+func putOne[V Integer](dst []int64, v V) { dst[0] = int64(v) }
+
+// plain says that a V in memory is its lane: eight bytes, signed.
+func plain[V Integer]() bool {
+	var v V
+	return unsafe.Sizeof(v) == 8
+}
+
+func getOne(l Lanes) (int64, error) { return l.V[0], nil }
+
+func getSum(l Lanes) (int64, error) {
+	if l.Carry != nil && l.Carry[0] != 0 {
+		return 0, fmt.Errorf("%w: %v", ErrOverflow, l.Big(0))
+	}
+	return l.V[0], nil
+}
+
+// distinctBits is the number of hash bits that choose a register.
+const distinctBits = 14
+
+// DistinctError is the relative standard error of Distinct: 1.04 / sqrt(2^14).
+const DistinctError = 1.04 / 128
+
+// Distinct estimates how many different values a key has (HyperLogLog with
+// 2^14 registers, Flajolet et al. 2007; small counts by linear counting). The
+// estimate is the same for any order and any cutting of the input.
+func Distinct[V ~string | ~[]byte]() Fold[V, int64] {
+	return NewSubFold([]fold.Op{fold.Max},
+		func(dst []int64, v V) uint32 {
+			register, rank := DistinctRegister(bytesOf(unsafe.Pointer(&v)))
+			dst[0] = rank
+			return register
+		},
+		func(subs iter.Seq2[uint32, Lanes]) (int64, error) {
+			return DistinctEstimate(func(yield func(int64) bool) {
+				for _, l := range subs {
+					if !yield(l.V[0]) {
+						return
+					}
+				}
+			}), nil
+		})
+}
+
+// bytesOf views the string or byte slice at p: both begin with pointer and length.
+func bytesOf(p unsafe.Pointer) []byte {
+	return unsafe.Slice(*(**byte)(p), *(*int)(unsafe.Add(p, unsafe.Sizeof(uintptr(0)))))
+}
+
+// DistinctRegister returns the register of a value and the rank to be kept
+// there as a maximum.
+func DistinctRegister(v []byte) (register uint32, rank int64) {
+	h := pairs.FixedSeed.HashBytes(v)
+	// The fixed hash also chooses partitions; mix it once more so that the
+	// values of one part do not all land in the same registers.
+	h *= 0x9fb21c651e98df25
+	h ^= h >> 28
+	h *= 0x9e3779b97f4a7c15
+	h ^= h >> 32
+	register = uint32(h >> (64 - distinctBits))
+	return register, int64(bits.LeadingZeros64(h<<distinctBits|1<<(distinctBits-1))) + 1
+}
+
+// DistinctEstimate turns the ranks of the registers that got a value into an estimate.
+func DistinctEstimate(ranks iter.Seq[int64]) int64 {
+	const m = 1 << distinctBits
+	sum, seen := 0.0, 0
+	for r := range ranks {
+		sum += math.Ldexp(1, -int(r))
+		seen++
+	}
+	empty := m - seen
+	sum += float64(empty)
+	alpha := 0.7213 / (1 + 1.079/float64(m))
+	e := alpha * m * m / sum
+	if e <= 2.5*m && empty > 0 {
+		e = m * math.Log(m/float64(empty))
+	}
+	return int64(math.Round(e))
+}
+
+// Bin is one bin of a Histogram: the values v with Low <= v < Low + width.
+type Bin struct {
+	Low   int64
+	Count int64
+}
+
+// Histogram counts values in bins of the given width; bins without values are
+// left out. Values below or above 2^31 bins from 0 go to the outermost bins.
+func Histogram[V Integer](width int64) Fold[V, []Bin] {
+	if width < 1 {
+		width = 1
+	}
+	const zero = 1 << 31
+	return NewSubFold([]fold.Op{fold.Sum},
+		func(dst []int64, v V) uint32 {
+			dst[0] = 1
+			bin := int64(v) / width
+			if int64(v)%width < 0 {
+				bin--
+			}
+			return uint32(min(max(bin, -zero), zero-1) + zero)
+		},
+		func(subs iter.Seq2[uint32, Lanes]) ([]Bin, error) {
+			var bins []Bin
+			for s, l := range subs {
+				n, err := getSum(l)
+				if err != nil {
+					return nil, err
+				}
+				bins = append(bins, Bin{(int64(s) - zero) * width, n})
+			}
+			return bins, nil
+		})
+}
+
+// subSuffix is what a sub-key adds to its key: the number, big-endian.
+const subSuffix = 4
+
+func appendSub(dst []byte, sub uint32) []byte { return binary.BigEndian.AppendUint32(dst, sub) }

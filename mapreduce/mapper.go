@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapreduce
+
+import (
+	"bytes"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/quernmr/quern/mapreduce/input"
+	"github.com/quernmr/quern/shuffle/fold"
+	"github.com/quernmr/quern/shuffle/group"
+)
+
+// mapper runs the user's map function over blocks. It belongs to one goroutine.
+type mapper interface {
+	block(b Block) error
+	seen() (records int64, counters map[string]*Counter)
+	combiner() *fold.Combiner
+	collector() *group.Collector
+}
+
+// InputError is an error of a map function about a place in the input. The
+// engine fills in the line.
+type InputError struct {
+	File   string
+	Offset int64 // of the record in the (decompressed) file
+	Line   int64 // 1-based; 0: unknown
+	Err    error
+}
+
+func (e *InputError) Error() string {
+	if e.Line > 0 {
+		return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err)
+	}
+	return fmt.Sprintf("%s: offset %d: %v", e.File, e.Offset, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *InputError) Unwrap() error { return e.Err }
+
+// PanicError is a panic in the code of a job.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("panic in the job's code: %v\n%s", e.Value, e.Stack)
+}
+
+type typedMapper[K, V any] struct {
+	emit   *Emitter[K, V]
+	record func(rec Record, emit *Emitter[K, V]) error
+	blocks func(b Block, emit *Emitter[K, V]) error
+	delim  []byte
+	at     int64 // offset of the record in hand
+}
+
+func (p *program[K, V, R]) newMapper(comb *fold.Combiner, coll *group.Collector, delim []byte) mapper {
+	j := p.job
+	e := &Emitter[K, V]{
+		comb: comb, coll: coll,
+		keyKind:  p.key.kind,
+		key:      p.key,
+		put:      j.Fold.put,
+		putSub:   j.Fold.putSub,
+		plain:    j.Fold.plain,
+		encode:   p.value.Append,
+		order:    j.ValueOrder,
+		lanes:    make([]int64, len(j.Fold.ops)),
+		counters: map[string]*Counter{},
+	}
+	m := &typedMapper[K, V]{emit: e, delim: delim}
+	switch {
+	case j.NewBlockMap != nil:
+		m.blocks = j.NewBlockMap()
+	case j.NewMap != nil:
+		m.record = j.NewMap()
+	default:
+		m.record = j.Map
+	}
+	if bytes.Equal(delim, []byte{'\n'}) {
+		m.delim = nil
+	}
+	return m
+}
+
+func (m *typedMapper[K, V]) block(b Block) (err error) {
+	m.at = b.Offset
+	defer func() {
+		if r := recover(); r != nil {
+			err = &InputError{File: b.File.Path, Offset: m.at, Err: &PanicError{Value: r, Stack: debug.Stack()}}
+		}
+	}()
+	if m.blocks != nil {
+		err = m.blocks(b, m.emit)
+	} else {
+		err = m.each(b)
+	}
+	if err == nil {
+		err = m.emit.err()
+	}
+	return err
+}
+
+func (m *typedMapper[K, V]) each(b Block) error {
+	rec := Record{File: b.File.Path}
+	if len(m.delim) > 0 {
+		return input.EachLine(b.Data, m.delim, func(line []byte, off int) error {
+			rec.Value, rec.Offset = line, b.Offset+int64(off)
+			return m.one(rec)
+		})
+	}
+	data, off := b.Data, b.Offset
+	for len(data) > 0 {
+		n := bytes.IndexByte(data, '\n')
+		next := n + 1
+		if n < 0 {
+			n, next = len(data), len(data)
+		} else if n > 0 && data[n-1] == '\r' {
+			n--
+		}
+		rec.Value, rec.Offset = data[:n:n], off
+		if err := m.one(rec); err != nil {
+			return err
+		}
+		data = data[next:]
+		off += int64(next)
+	}
+	return nil
+}
+
+func (m *typedMapper[K, V]) one(rec Record) error {
+	m.at = rec.Offset
+	m.emit.records++
+	if err := m.record(rec, m.emit); err != nil {
+		return &InputError{File: rec.File, Offset: rec.Offset, Err: err}
+	}
+	return nil
+}
+
+func (m *typedMapper[K, V]) seen() (int64, map[string]*Counter) {
+	return m.emit.records, m.emit.counters
+}
+func (m *typedMapper[K, V]) combiner() *fold.Combiner    { return m.emit.comb }
+func (m *typedMapper[K, V]) collector() *group.Collector { return m.emit.coll }

@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fold
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	"github.com/quernmr/quern/shuffle/pairs"
+)
+
+const (
+	// frontWays is how many places a key may have in the front table.
+	frontWays = 4
+	// frontSlots is chosen so that the front table fits a core's second-level cache.
+	frontSlots = 1 << 16
+)
+
+// Config is what the combiners of a job have in common.
+type Config struct {
+	Arena      *pairs.Arena
+	Ops        []Op       // one per lane
+	Seed       pairs.Seed // of the run
+	Partitions int
+	SubBuckets int   // buckets per partition, a power of two
+	Suffix     int   // trailing bytes of a key that do not choose its partition
+	Share      int64 // bytes of records after which Spill is called
+	// Spill takes all records of a combiner elsewhere; the combiner forgets
+	// them afterwards. It is called in the midst of an Add, by its goroutine.
+	Spill func(c *Combiner) error
+}
+
+// Combiner folds the pairs of one mapper. Records live in buckets by partition
+// and hash; a front table in the cache remembers where those of recent keys
+// are, so that frequent keys have one record and rare ones cost a write in
+// sequence. A key may have several records; the drain folds them.
+type Combiner struct {
+	cfg     Config
+	slots   []uint64 // tag<<32 | ref; groups of frontWays, the latest first
+	mask    uint64
+	buckets *pairs.Buckets
+	shift   uint
+	lanes   int
+	sums    []int // lanes with Op Sum
+	emitted int64
+	check   []uint64 // per sum lane: sum of value x hash(key), mod 2^64
+	carries map[uint64]int64
+	scale   []uint8
+	err     error
+}
+
+// NewCombiner makes a combiner.
+func NewCombiner(cfg Config) *Combiner {
+	c := &Combiner{
+		cfg:   cfg,
+		slots: make([]uint64, frontSlots),
+		mask:  frontSlots - frontWays,
+		lanes: len(cfg.Ops),
+		shift: uint(64 - bits.Len(uint(cfg.SubBuckets-1))),
+		check: make([]uint64, len(cfg.Ops)),
+	}
+	c.buckets = pairs.NewBuckets(cfg.Arena, cfg.Partitions*cfg.SubBuckets, cfg.Share)
+	for i, op := range cfg.Ops {
+		if op == Sum {
+			c.sums = append(c.sums, i)
+		}
+	}
+	return c
+}
+
+// Emitted returns the number of pairs added.
+func (c *Combiner) Emitted() int64 { return c.emitted }
+
+// Records returns the number of records held: the pairs left after combining.
+func (c *Combiner) Records() int64 { return c.buckets.Records() }
+
+// Err returns the first thing that went wrong; pairs added later are lost.
+func (c *Combiner) Err() error { return c.err }
+
+// Bytes returns the memory that records take.
+func (c *Combiner) Bytes() int64 { return c.buckets.Bytes() }
+
+// Check returns, per lane, the sum of value x hash(key) mod 2^64 over all pairs
+// added (0 for lanes that are no sums).
+func (c *Combiner) Check() []uint64 { return c.check }
+
+// Scale returns the decimal scale per lane, nil if none was set.
+func (c *Combiner) Scale() []uint8 { return c.scale }
+
+// Add1 folds a value into a key of a job with a single sum lane. It is the
+// fast case of Add.
+//
+//go:nocheckptr
+func (c *Combiner) Add1(p unsafe.Pointer, n int, v int64) {
+	var k0, k1, h uint64
+	if n <= 16 {
+		k0, k1 = pairs.LoadShort(p, n)
+		h = c.cfg.Seed.HashShort(k0, k1, n)
+	} else {
+		h = c.cfg.Seed.Hash(p, n)
+	}
+	c.emitted++
+	c.check[0] += uint64(v) * h
+	head := pairs.Head(h, n)
+	slots := unsafe.Pointer(&c.slots[h&c.mask])
+	for w := uintptr(0); w < frontWays*8; w += 8 {
+		s := *(*uint64)(unsafe.Add(slots, w))
+		if (s^h)>>32 != 0 {
+			continue
+		}
+		rec := c.cfg.Arena.At(pairs.Ref(s))
+		if *(*uint64)(rec) != head {
+			continue
+		}
+		kw := pairs.KeyWords(n)
+		if n <= 16 {
+			if *(*uint64)(unsafe.Add(rec, 8)) != k0 || kw == 2 && *(*uint64)(unsafe.Add(rec, 16)) != k1 {
+				continue
+			}
+		} else if !sameKey(unsafe.Add(rec, 8), p, n) {
+			continue
+		}
+		lane := (*int64)(unsafe.Add(rec, 8+uintptr(kw)<<3))
+		a := *lane
+		sum := a + v
+		if (a^sum)&(v^sum) < 0 {
+			break // the sum would wrap: start another record
+		}
+		*lane = sum
+		return
+	}
+	r := c.newRecord(h, p, n, k0, k1)
+	if r == 0 {
+		return
+	}
+	*(*int64)(unsafe.Add(c.cfg.Arena.At(r), 8+uintptr(pairs.KeyWords(n))<<3)) = v
+	c.remember(slots, h, r)
+}
+
+// Add folds a value of all lanes into a key.
+//
+//go:nocheckptr
+func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
+	var k0, k1, h uint64
+	if n <= 16 {
+		k0, k1 = pairs.LoadShort(p, n)
+		h = c.cfg.Seed.HashShort(k0, k1, n)
+	} else {
+		h = c.cfg.Seed.Hash(p, n)
+	}
+	c.emitted++
+	for _, i := range c.sums {
+		c.check[i] += uint64(v[i]) * h
+	}
+	head := pairs.Head(h, n)
+	slots := unsafe.Pointer(&c.slots[h&c.mask])
+	for w := uintptr(0); w < frontWays*8; w += 8 {
+		s := *(*uint64)(unsafe.Add(slots, w))
+		if (s^h)>>32 != 0 {
+			continue
+		}
+		rec := c.cfg.Arena.At(pairs.Ref(s))
+		if *(*uint64)(rec) != head {
+			continue
+		}
+		kw := pairs.KeyWords(n)
+		if n <= 16 {
+			if *(*uint64)(unsafe.Add(rec, 8)) != k0 || kw == 2 && *(*uint64)(unsafe.Add(rec, 16)) != k1 {
+				continue
+			}
+		} else if !sameKey(unsafe.Add(rec, 8), p, n) {
+			continue
+		}
+		if !c.apply(unsafe.Slice((*int64)(unsafe.Add(rec, 8+uintptr(kw)<<3)), c.lanes), v) {
+			break // a sum would wrap: start another record
+		}
+		return
+	}
+	r := c.newRecord(h, p, n, k0, k1)
+	if r == 0 {
+		return
+	}
+	copy(unsafe.Slice((*int64)(unsafe.Add(c.cfg.Arena.At(r), 8+uintptr(pairs.KeyWords(n))<<3)), c.lanes), v)
+	c.remember(slots, h, r)
+}
+
+// apply folds v into lanes, all or nothing: false if a sum would wrap.
+func (c *Combiner) apply(lanes, v []int64) bool {
+	v = v[:len(lanes)]
+	for _, i := range c.sums {
+		a, b := lanes[i], v[i]
+		if s := a + b; (a^s)&(b^s) < 0 {
+			return false
+		}
+	}
+	for i, op := range c.cfg.Ops[:len(lanes)] {
+		b := v[i]
+		switch op {
+		case Sum:
+			lanes[i] += b
+		case Min:
+			if b < lanes[i] {
+				lanes[i] = b
+			}
+		case Max:
+			if b > lanes[i] {
+				lanes[i] = b
+			}
+		case And:
+			lanes[i] &= b
+		case Or:
+			lanes[i] |= b
+		case Xor:
+			lanes[i] ^= b
+		}
+	}
+	return true
+}
+
+func (c *Combiner) remember(slots unsafe.Pointer, h uint64, r pairs.Ref) {
+	g := (*[frontWays]uint64)(slots)
+	g[3], g[2], g[1] = g[2], g[1], g[0]
+	g[0] = h&^0xffffffff | uint64(r)
+}
+
+// newRecord writes a record's head and key and returns where, 0 on error.
+//
+//go:nocheckptr
+func (c *Combiner) newRecord(h uint64, p unsafe.Pointer, n int, k0, k1 uint64) pairs.Ref {
+	if n > pairs.MaxKey {
+		c.fail(fmt.Errorf("a key of %d bytes is over the limit of %d", n, pairs.MaxKey))
+		return 0
+	}
+	if c.buckets.Bytes() >= c.cfg.Share && c.err == nil {
+		if err := c.cfg.Spill(c); err != nil {
+			c.fail(err)
+			return 0
+		}
+		c.Reset()
+	}
+	b := int(h >> c.shift)
+	if c.cfg.Partitions > 1 {
+		b += c.cfg.SubBuckets * pairs.Partition(pairs.FixedSeed.Hash(p, n-c.cfg.Suffix), c.cfg.Partitions)
+	}
+	kw := pairs.KeyWords(n)
+	r, err := c.buckets.Reserve(b, 1+kw+c.lanes)
+	if err != nil {
+		c.fail(err)
+		return 0
+	}
+	rec := c.cfg.Arena.At(r)
+	*(*uint64)(rec) = pairs.Head(h, n)
+	if n <= 16 {
+		*(*uint64)(unsafe.Add(rec, 8)) = k0
+		if kw == 2 {
+			*(*uint64)(unsafe.Add(rec, 16)) = k1
+		}
+		return r
+	}
+	*(*uint64)(unsafe.Add(rec, uintptr(kw)<<3)) = 0
+	copy(unsafe.Slice((*byte)(unsafe.Add(rec, 8)), n), unsafe.Slice((*byte)(p), n))
+	return r
+}
+
+func (c *Combiner) fail(err error) {
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// sameKey compares n > 16 bytes.
+//
+//go:nocheckptr
+func sameKey(a, b unsafe.Pointer, n int) bool {
+	return string(unsafe.Slice((*byte)(a), n)) == string(unsafe.Slice((*byte)(b), n))
+}
+
+// ErrScale is returned when a value does not fit 64 bits at the scale that
+// others need.
+var ErrScale = errors.New("value does not fit 64 bits with that many digits after the point")
+
+// SetScale brings all values of a lane to more digits after the point.
+func (c *Combiner) SetScale(lane int, scale uint8) {
+	if c.scale == nil {
+		c.scale = make([]uint8, c.lanes)
+	}
+	if lane < 0 || lane >= c.lanes || scale > MaxScale {
+		c.fail(fmt.Errorf("scale %d of lane %d: lanes are 0 to %d, scales 0 to %d", scale, lane, c.lanes-1, MaxScale))
+		return
+	}
+	if scale <= c.scale[lane] {
+		return
+	}
+	by := pow10[scale-c.scale[lane]]
+	c.scale[lane] = scale
+	c.check[lane] *= uint64(by)
+	layout := pairs.Layout{Lanes: c.lanes}
+	for b := range c.buckets.Count() {
+		c.buckets.Each(b, layout, func(r pairs.Ref, rec pairs.Record) {
+			v := &rec.Lanes(c.lanes)[lane]
+			key := uint64(r)*MaxLanes + uint64(lane)
+			carry := c.carries[key]
+			lo, hi, err := scaleUp(c.cfg.Ops[lane], *v, carry, by)
+			if err != nil {
+				c.fail(fmt.Errorf("key %q: %w", rec.Key(), err))
+				return
+			}
+			*v = lo
+			if hi != carry {
+				if c.carries == nil {
+					c.carries = map[uint64]int64{}
+				}
+				c.carries[key] = hi
+			}
+		})
+	}
+}
+
+// MaxScale is the largest decimal scale.
+const MaxScale = 18
+
+var pow10 = func() (p [MaxScale + 1]int64) {
+	p[0] = 1
+	for i := 1; i < len(p); i++ {
+		p[i] = p[i-1] * 10
+	}
+	return
+}()
+
+// scaleUp multiplies a lane's value, hi x 2^64 + lo for sums, by a power of ten.
+func scaleUp(op Op, lo, hi, by int64) (int64, int64, error) {
+	if op == Min || op == Max {
+		if lo == op.Identity() {
+			return lo, hi, nil
+		}
+	}
+	const room = 1 << 62
+	if hi <= -room/by || hi >= room/by {
+		return 0, 0, ErrScale
+	}
+	l, h := mul128(lo, hi, by)
+	if op != Sum && h != 0 {
+		return 0, 0, ErrScale
+	}
+	return l, h, nil
+}
+
+// mul128 returns (hi x 2^64 + lo) x by as low word and signed carry, where lo
+// counts as signed: the value is lo + hi x 2^64.
+func mul128(lo, hi, by int64) (int64, int64) {
+	// lo x by as a signed 128-bit product.
+	uh, ul := bits.Mul64(uint64(lo), uint64(by))
+	if lo < 0 {
+		uh -= uint64(by)
+	}
+	high := int64(uh) + hi*by
+	low := int64(ul)
+	if low < 0 { // low is read as signed, so the word above takes one more
+		high++
+	}
+	return low, high
+}
+
+// Reset forgets all records, after they were drained.
+func (c *Combiner) Reset() {
+	c.buckets.Reset()
+	clear(c.slots)
+	clear(c.carries)
+}
+
+// Buckets returns the records.
+func (c *Combiner) Buckets() *pairs.Buckets { return c.buckets }

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fold
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/quernmr/quern/shuffle/pairs"
+	"github.com/quernmr/quern/shuffle/spill"
+)
+
+// WriteRun folds what the combiner holds, sorts it by part and key and writes
+// it as a run. The combiner is to be Reset afterwards. It returns how many
+// records were folded, and offers every distinct key to sample if that is not nil.
+func (c *Combiner) WriteRun(path string, sample *pairs.BottomK) (run Run, folded int64, err error) {
+	w, err := spill.Create(path, spill.Options{})
+	if err != nil {
+		return Run{}, 0, err
+	}
+	defer func() {
+		if err != nil {
+			w.Abort()
+		}
+	}()
+	d := &Drain{cfg: c.cfg}
+	f := newFolder(c.cfg)
+	lanes := len(c.cfg.Ops)
+	sorter := pairs.NewSorter(c.cfg.Arena, pairs.Layout{Lanes: lanes})
+	one := []*Combiner{c}
+	var ranges [][]pairs.Entry
+	var payload []byte
+	carry := make([]int64, lanes)
+	perPart := c.Records() / int64(c.cfg.Partitions)
+	splitters := pairs.Splitters{}
+	if n := int(perPart / rangeRecords); n > 1 {
+		splitters = pairs.ChooseSplitters(d.sample(one), min(n, 1<<10))
+	}
+	ranges = make([][]pairs.Entry, splitters.Len())
+	for part := range c.cfg.Partitions {
+		for b := part * c.cfg.SubBuckets; b < (part+1)*c.cfg.SubBuckets; b++ {
+			for _, r := range f.fold(one, b) {
+				key := c.cfg.Arena.Rec(r).Key()
+				i := splitters.Range(key)
+				ranges[i] = append(ranges[i], sorter.Entry(r))
+				if sample != nil {
+					sample.Add(d.group(key))
+				}
+			}
+		}
+		for i := range ranges {
+			sorter.Sort(ranges[i])
+			for _, e := range ranges[i] {
+				rec := c.cfg.Arena.Rec(e.Ref())
+				var cr []int64
+				if len(f.carries) > 0 {
+					for l := range carry {
+						if carry[l] = f.carries[uint64(e.Ref())*MaxLanes+uint64(l)]; carry[l] != 0 {
+							cr = carry
+						}
+					}
+				}
+				payload = appendLanes(payload[:0], rec.Lanes(lanes), cr)
+				if err := w.Append(part, rec.Key(), payload); err != nil {
+					return Run{}, 0, err
+				}
+			}
+			ranges[i] = ranges[i][:0]
+		}
+	}
+	r, err := w.Close()
+	if err != nil {
+		return Run{}, 0, err
+	}
+	return Run{Run: r, Scale: slices.Clone(c.scale)}, f.folded, nil
+}
+
+// mergeRange is about how many bytes of runs, compressed, a range of a merge has.
+const mergeRange = 4 << 20
+
+// planRuns cuts every part into ranges by the first keys of the runs' blocks.
+func (d *Drain) planRuns() {
+	d.borders = make([][][]byte, d.cfg.Partitions)
+	var bytesOnDisk int64
+	for _, r := range d.runs {
+		bytesOnDisk += r.Bytes()
+	}
+	for part := range d.borders {
+		d.borders[part] = [][]byte{}
+		var keys [][]byte
+		for _, r := range d.runs {
+			for _, k := range r.FirstKeys(part) {
+				if len(k) >= d.cfg.Suffix {
+					keys = append(keys, d.group(k))
+				}
+			}
+		}
+		n := int(bytesOnDisk / int64(d.cfg.Partitions) / mergeRange)
+		if n < 2 || len(keys) < 2 {
+			continue
+		}
+		slices.SortFunc(keys, bytes.Compare)
+		for i := 1; i < n; i++ {
+			k := keys[i*len(keys)/n]
+			if l := d.borders[part]; len(k) > 0 && (len(l) == 0 || bytes.Compare(l[len(l)-1], k) < 0) {
+				d.borders[part] = append(l, k)
+			}
+		}
+	}
+}
+
+// eachMerged merges a range of all runs.
+func (w *Walker) eachMerged(ctx context.Context, part, rng int, fn func(key []byte, lanes, carry []int64) error) (err error) {
+	d := w.d
+	var lo, hi []byte
+	if b := d.borders[part]; rng > 0 {
+		lo = b[rng-1]
+		if rng < len(b) {
+			hi = b[rng]
+		}
+	} else if len(b) > 0 {
+		hi = b[0]
+	}
+	cursors := make([]spill.Cursor, len(d.runs))
+	for i, r := range d.runs {
+		cursors[i] = &scaled{Cursor: r.Cursor(part, lo, hi), d: d, from: r.Scale}
+	}
+	m := spill.NewKeyMerger(cursors)
+	defer m.Close()
+	lanes := len(d.cfg.Ops)
+	sum, carry := make([]int64, lanes), make([]int64, lanes)
+	v, vc := make([]int64, lanes), make([]int64, lanes)
+	open := false
+	flush := func() error {
+		if !open {
+			return nil
+		}
+		w.sum(w.key, sum)
+		var c []int64
+		for _, n := range carry {
+			if n != 0 {
+				c = carry
+			}
+		}
+		return fn(w.key, sum, c)
+	}
+	for n := 0; m.Next(); n++ {
+		if n&0xfff == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		w.pairs++
+		has, err := decodeLanes(m.Payload(), v, vc)
+		if err != nil {
+			return err
+		}
+		if open && bytes.Equal(m.Key(), w.key) {
+			for i, op := range d.cfg.Ops {
+				a, b := sum[i], v[i]
+				s := op.Apply(a, b)
+				sum[i] = s
+				if op == Sum && (a^s)&(b^s) < 0 {
+					carry[i] += carryOf(b)
+				}
+				if has {
+					carry[i] += vc[i]
+				}
+			}
+			continue
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+		open = true
+		w.key = append(w.key[:0], m.Key()...)
+		copy(sum, v)
+		clear(carry)
+		if has {
+			copy(carry, vc)
+		}
+	}
+	if err := m.Err(); err != nil {
+		return fmt.Errorf("merge runs: %w", err)
+	}
+	return flush()
+}
+
+// scaled brings the lanes of a run to the drain's scale.
+type scaled struct {
+	spill.Cursor
+	d       *Drain
+	from    []uint8
+	payload []byte
+	lanes   []int64
+	carry   []int64
+	err     error
+}
+
+func (s *scaled) same() bool {
+	for i, n := range s.d.scale {
+		if s.from == nil && n > 0 || s.from != nil && s.from[i] != n {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *scaled) Next() bool {
+	if s.err != nil || !s.Cursor.Next() {
+		return false
+	}
+	if s.d.scale == nil || s.same() {
+		s.payload = nil
+		return true
+	}
+	if s.lanes == nil {
+		n := len(s.d.cfg.Ops)
+		s.lanes, s.carry = make([]int64, n), make([]int64, n)
+	}
+	clear(s.carry)
+	if _, s.err = decodeLanes(s.Cursor.Payload(), s.lanes, s.carry); s.err != nil {
+		return false
+	}
+	for i, op := range s.d.cfg.Ops {
+		from := uint8(0)
+		if s.from != nil {
+			from = s.from[i]
+		}
+		s.lanes[i], s.carry[i], s.err = scaleUp(op, s.lanes[i], s.carry[i], pow10[s.d.scale[i]-from])
+		if s.err != nil {
+			s.err = fmt.Errorf("key %q: %w", s.Cursor.Key(), s.err)
+			return false
+		}
+	}
+	s.payload = appendLanes(s.payload[:0], s.lanes, s.carry)
+	return true
+}
+
+func (s *scaled) Payload() []byte {
+	if s.payload != nil {
+		return s.payload
+	}
+	return s.Cursor.Payload()
+}
+
+func (s *scaled) Err() error {
+	if s.err != nil {
+		return s.err
+	}
+	return s.Cursor.Err()
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package group
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/quernmr/quern/shuffle/pairs"
+	"github.com/quernmr/quern/shuffle/spill"
+)
+
+// MaxPayload is the longest value in bytes.
+const MaxPayload = 1 << 31
+
+// Config is what the collectors of a job have in common.
+type Config struct {
+	Arena      *pairs.Arena
+	Partitions int
+	Share      int64 // bytes of records after which Spill is called
+	// Spill takes all records of a collector elsewhere; the collector forgets them afterwards.
+	Spill func(c *Collector) error
+	// Combine, if not nil, may replace the values of a key when a run is
+	// written. It reads values and adds what shall stand for them with add, in
+	// any order.
+	Combine func(key []byte, values spill.Cursor, add func(payload []byte)) error
+}
+
+// subBuckets spreads the records of a partition so that several goroutines can
+// take them up.
+const subBuckets = 16
+
+// Collector holds the pairs of one mapper. It belongs to one goroutine.
+type Collector struct {
+	cfg     Config
+	buckets *pairs.Buckets
+	emitted int64
+	turn    int
+	err     error
+}
+
+// NewCollector makes a collector.
+func NewCollector(cfg Config) *Collector {
+	return &Collector{cfg: cfg, buckets: pairs.NewBuckets(cfg.Arena, cfg.Partitions*subBuckets, cfg.Share)}
+}
+
+// Emitted returns the number of pairs added.
+func (c *Collector) Emitted() int64 { return c.emitted }
+
+// Records returns the number of pairs held.
+func (c *Collector) Records() int64 { return c.buckets.Records() }
+
+// Bytes returns the memory they take.
+func (c *Collector) Bytes() int64 { return c.buckets.Bytes() }
+
+// Err returns the first thing that went wrong; pairs added later are lost.
+func (c *Collector) Err() error { return c.err }
+
+// Reset forgets all records, after they were written.
+func (c *Collector) Reset() { c.buckets.Reset() }
+
+// Add keeps a copy of a pair.
+func (c *Collector) Add(key, payload []byte) {
+	if c.err != nil {
+		return
+	}
+	c.emitted++
+	if len(key) > pairs.MaxKey || len(payload) > MaxPayload {
+		c.err = fmt.Errorf("a key of %d bytes with a value of %d is over the limits of %d and %d", len(key), len(payload), pairs.MaxKey, MaxPayload)
+		return
+	}
+	if c.buckets.Bytes() >= c.cfg.Share {
+		if c.err = c.cfg.Spill(c); c.err != nil {
+			return
+		}
+		c.Reset()
+	}
+	part := 0
+	if c.cfg.Partitions > 1 {
+		part = pairs.Partition(pairs.FixedSeed.HashBytes(key), c.cfg.Partitions)
+	}
+	c.turn++
+	kw, pw := pairs.KeyWords(len(key)), (len(payload)+7)/8
+	r, err := c.buckets.Reserve(part*subBuckets+(c.turn>>8)%subBuckets, 2+kw+pw)
+	if err != nil {
+		c.err = err
+		return
+	}
+	rec := c.cfg.Arena.Rec(r)
+	*rec.Word(0) = uint64(len(key))
+	*rec.Word(1) = uint64(len(payload))
+	*rec.Word(1 + kw) = 0
+	copy(rec.PayloadKey(), key)
+	if pw > 0 {
+		*rec.Word(1 + kw + pw) = 0
+		copy(rec.Payload(), payload)
+	}
+}
+
+// entries sorts the records of partition part that lie in range rng.
+type entries struct {
+	arena *pairs.Arena
+	list  []pairs.Entry
+	at    int
+}
+
+// Next, Key, Payload, Err and Close make a spill.Cursor of sorted records.
+func (e *entries) Next() bool {
+	e.at++
+	return e.at < len(e.list)
+}
+func (e *entries) Key() []byte     { return e.arena.Rec(e.list[e.at].Ref()).PayloadKey() }
+func (e *entries) Payload() []byte { return e.arena.Rec(e.list[e.at].Ref()).Payload() }
+func (e *entries) Err() error      { return nil }
+func (e *entries) Close()          {}
+
+const entryWords = int(unsafe.Sizeof(pairs.Entry{}) / 8)

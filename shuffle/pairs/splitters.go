@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pairs
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+)
+
+// Splitters cut the keys into ranges that follow each other in key order, so
+// that ranges can be sorted and written by different goroutines. A range is
+// chosen by the eight bytes behind the prefix that all sampled keys share.
+type Splitters struct {
+	common []byte
+	at     []uint64 // ascending: range i begins at at[i-1]
+}
+
+// ChooseSplitters cuts into at most n ranges of about equal share of the sample.
+func ChooseSplitters(sample [][]byte, n int) Splitters {
+	if n < 2 || len(sample) < 2 {
+		return Splitters{}
+	}
+	slices.SortFunc(sample, bytes.Compare)
+	first, last := sample[0], sample[len(sample)-1]
+	c := 0
+	for c < len(first) && c < len(last) && first[c] == last[c] {
+		c++
+	}
+	s := Splitters{common: bytes.Clone(first[:c])}
+	for i := 1; i < n; i++ {
+		p := prefix(sample[i*len(sample)/n][c:])
+		if p == 0 || len(s.at) > 0 && s.at[len(s.at)-1] >= p {
+			continue
+		}
+		s.at = append(s.at, p)
+	}
+	return s
+}
+
+// prefix is prefixAt for slices that need not be padded.
+func prefix(b []byte) uint64 {
+	if len(b) >= 8 {
+		return binary.BigEndian.Uint64(b)
+	}
+	var w [8]byte
+	copy(w[:], b)
+	return binary.BigEndian.Uint64(w[:])
+}
+
+// Len returns the number of ranges.
+func (s *Splitters) Len() int { return len(s.at) + 1 }
+
+// Range returns the range of a key.
+func (s *Splitters) Range(key []byte) int {
+	if len(s.at) == 0 {
+		return 0
+	}
+	if c := len(s.common); c > 0 {
+		if len(key) < c || string(key[:c]) != string(s.common) {
+			if bytes.Compare(key, s.common) < 0 {
+				return 0
+			}
+			return len(s.at)
+		}
+		key = key[c:]
+	}
+	p := prefix(key)
+	// Branch-free binary search: the number of splitters <= p.
+	base, n := 0, len(s.at)
+	for n > 1 {
+		half := n >> 1
+		if s.at[base+half-1] <= p {
+			base += half
+		}
+		n -= half
+	}
+	if s.at[base] <= p {
+		base++
+	}
+	return base
+}
+
+// BottomK keeps the k distinct keys with the smallest fixed hashes: a sample
+// of the distinct keys that depends on nothing but them. Merging the samples
+// of parts gives the sample of the whole.
+type BottomK struct {
+	k    int
+	keys map[string]uint64
+	max  uint64
+}
+
+// NewBottomK makes an empty sample of at most k keys.
+func NewBottomK(k int) *BottomK {
+	return &BottomK{k: k, keys: map[string]uint64{}, max: ^uint64(0)}
+}
+
+// Add offers a key.
+func (b *BottomK) Add(key []byte) {
+	h := FixedSeed.HashBytes(key)
+	if h > b.max {
+		return
+	}
+	b.keys[string(key)] = h
+	if len(b.keys) >= 2*b.k {
+		b.shrink()
+	}
+}
+
+func (b *BottomK) shrink() {
+	if len(b.keys) <= b.k {
+		return
+	}
+	type kh struct {
+		k string
+		h uint64
+	}
+	l := make([]kh, 0, len(b.keys))
+	for k, h := range b.keys {
+		l = append(l, kh{k, h})
+	}
+	slices.SortFunc(l, func(x, y kh) int {
+		if x.h != y.h {
+			if x.h < y.h {
+				return -1
+			}
+			return 1
+		}
+		return bytes.Compare([]byte(x.k), []byte(y.k))
+	})
+	for _, x := range l[b.k:] {
+		delete(b.keys, x.k)
+	}
+	b.max = l[b.k-1].h
+}
+
+// Merge takes in another sample.
+func (b *BottomK) Merge(o *BottomK) {
+	for k := range o.keys {
+		b.Add([]byte(k))
+	}
+}
+
+// Cuts returns the n-1 keys at which parts 1 to n-1 begin, ascending; a part
+// whose cut equals the next one's is empty.
+func (b *BottomK) Cuts(n int) [][]byte {
+	b.shrink()
+	l := make([][]byte, 0, len(b.keys))
+	for k := range b.keys {
+		l = append(l, []byte(k))
+	}
+	slices.SortFunc(l, bytes.Compare)
+	cuts := make([][]byte, 0, n-1)
+	for i := 1; i < n; i++ {
+		if len(l) == 0 {
+			cuts = append(cuts, nil)
+			continue
+		}
+		cuts = append(cuts, l[i*len(l)/n])
+	}
+	return cuts
+}
