@@ -4,5 +4,5 @@ package jobs
 
 var definitions = []Definition{
 	wordcountDefinition, grepDefinition, countDefinition, aggregateDefinition, distinctDefinition,
-	topkDefinition, histogramDefinition, sortDefinition, dedupDefinition,
+	topkDefinition, histogramDefinition, sortDefinition, joinDefinition, dedupDefinition,
 }

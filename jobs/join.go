@@ -3,10 +3,15 @@
 package jobs
 
 import (
+	"bytes"
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/input"
@@ -161,7 +166,28 @@ func headerOf(file string, format *rows.Format, options input.Options) ([]string
 	if err != nil {
 		return nil, err
 	}
-	return format.Names(head)
+	var names []string
+	if format.Kind == rows.TSV {
+		line, _, _ := bytes.Cut(head, []byte{'\n'})
+		names = strings.Split(strings.TrimSuffix(string(line), "\r"), "\t")
+	} else {
+		r := csv.NewReader(bytes.NewReader(head))
+		r.LazyQuotes = format.LazyQuotes
+		if format.Comma != 0 {
+			r.Comma = rune(format.Comma)
+		}
+		if names, err = r.Read(); errors.Is(err, io.EOF) {
+			return nil, errors.New("is empty, but its first line should tell the columns")
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	if !format.Header {
+		for i := range names {
+			names[i] = strconv.Itoa(i + 1)
+		}
+	}
+	return names, nil
 }
 
 const (

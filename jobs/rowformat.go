@@ -20,7 +20,7 @@ import (
 type RowFormat struct {
 	InputFormat string   `name:"input-format" help:"csv, tsv, jsonl, parquet or regexp; default: by the name of the first input, else csv"`
 	Comma       string   `name:"comma" help:"what stands between the fields of csv; default: ,"`
-	Columns     []string `name:"columns" help:"names of the columns of csv or tsv without a header line"`
+	Columns     []string `name:"columns" help:"names of the columns of csv or tsv without a header line, with commas between them"`
 	NoHeader    bool     `name:"no-header" help:"csv or tsv has no header line: columns are 1, 2, ... (or as --columns says)"`
 	Pattern     string   `name:"pattern" help:"regular expression with named groups, (?P<name>...), which are the columns; implies --input-format regexp"`
 	OnMismatch  string   `name:"on-mismatch" help:"lines the pattern does not match, csv records with too few or too many fields: error or skip"`
@@ -150,7 +150,9 @@ func (f *RowFormat) rowsFormat(kind string) (*rows.Format, error) {
 	}
 	if format.Kind == rows.CSV || format.Kind == rows.TSV {
 		format.Header = !f.NoHeader && len(f.Columns) == 0
-		format.Columns = f.Columns
+		for _, list := range f.Columns {
+			format.Columns = append(format.Columns, strings.Split(list, ",")...)
+		}
 	} else if f.NoHeader || len(f.Columns) > 0 {
 		return nil, fmt.Errorf("--columns and --no-header are for csv and tsv, not %s", kind)
 	}

@@ -360,4 +360,3 @@ func (e *engine) spillGroup(c *group.Collector) error {
 	}
 	return nil
 }
-

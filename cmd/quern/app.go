@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -68,9 +67,4 @@ func (a *app) wantsJSON() bool {
 func oneLine(err error) string {
 	text := strings.TrimRight(err.Error(), "\n")
 	return strings.NewReplacer("\r\n", "; ", "\n", "; ", "\r", " ", "\x1b", "").Replace(text)
-}
-
-// println writes a line for the user, never to the result.
-func (a *app) println(w io.Writer, format string, args ...any) {
-	fmt.Fprintf(w, format+"\n", args...)
 }

@@ -115,8 +115,8 @@ the configuration file nor the environment count.`,
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object instead of a table")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but the result")
 	var handedOn jobs.Common
-	addStructFlags(cmd.Flags(), commonGroup, &handedOn)
-	for _, key := range structKeys(&handedOn) {
+	addFlags(cmd.Flags(), commonGroup, &handedOn)
+	for _, key := range keysOf(&handedOn) {
 		cmd.Flags().Lookup(key).Hidden = !slices.Contains(handOn, key)
 	}
 	completeValues(cmd)
@@ -169,7 +169,7 @@ func (a *app) bench(cmd *cobra.Command, f benchFlags, args []string) error {
 		return usageErrorf(cmd, "name the job that %s is for", own[0])
 	}
 	common := []string{"--config", os.DevNull}
-	for _, key := range structKeys(new(jobs.Common)) {
+	for _, key := range keysOf(new(jobs.Common)) {
 		if flag := cmd.Flags().Lookup(key); flag.Changed {
 			if flag.Hidden {
 				return usageErrorf(cmd, "bench does not take --%s", key)

@@ -141,14 +141,14 @@ func unknownKey(what, key string, known []string) error {
 func allKeys() []string {
 	keys := append(generalKeys(), "config")
 	for _, d := range jobs.All() {
-		keys = append(keys, structKeys(d.New())...)
+		keys = append(keys, keysOf(d.New())...)
 	}
 	return keys
 }
 
 // generalKeys returns the keys that stand at the top of a configuration file.
 func generalKeys() []string {
-	return append(structKeys(new(jobs.Common)), reportKeys...)
+	return append(keysOf(new(jobs.Common)), reportKeys...)
 }
 
 // configFile returns the path of the configuration file, or "" if there is none.
@@ -226,7 +226,7 @@ func parseConfig(text []byte, job string) (map[string]any, map[string]int, error
 		if !ok {
 			return atLine(at, unknownKey("key", key, names))
 		}
-		known := append(structKeys(definition.New()), general...)
+		known := append(keysOf(definition.New()), general...)
 		return eachKey(value, func(key string, at int, value *yaml.Node) error {
 			if !slices.Contains(known, key) {
 				return atLine(at, unknownKey("key", definition.Name+"."+key, prefixed(definition.Name+".", known)))

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +34,14 @@ it. It takes the same arguments as the job's own command, or a job file.`
 		cmd.AddCommand(sub)
 	}
 	explains(cmd)
+	cmd.GroupID = otherGroup
+	readFile := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 && args[0] != "-" && !fileExists(args[0]) {
+			return unknownJob(cmd, args[0])
+		}
+		return readFile(cmd, args)
+	}
 	return cmd
 }
 
@@ -46,12 +53,12 @@ func explains(cmd *cobra.Command) {
 	cmd.Flags().Lookup("json").Usage = "print a JSON object"
 }
 
-func (a *app) explainJob(ctx context.Context, cmd *cobra.Command, r request) error {
-	e, err := r.runnable.Explain(ctx, r.options)
+func (a *app) explainJob(cmd *cobra.Command, r request) error {
+	e, err := r.runnable.Explain(cmd.Context(), r.options)
 	if err != nil {
 		return err
 	}
-	if r.report.JSON {
+	if r.said.JSON {
 		return writeJSON(cmd.OutOrStdout(), e)
 	}
 	return printExplanation(cmd.OutOrStdout(), e)

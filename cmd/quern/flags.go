@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quernmr/quern/jobs"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -23,50 +24,31 @@ const (
 // groupKey is the annotation that holds a flag's group.
 const groupKey = "quern_group"
 
-// eachOption calls fn for every field that has a name tag in the struct that
-// options points to, those of embedded structs included.
-func eachOption(options any, fn func(tag reflect.StructTag, field reflect.Value)) {
-	var visit func(value reflect.Value)
-	visit = func(value reflect.Value) {
-		for i := range value.NumField() {
-			field := value.Type().Field(i)
-			switch {
-			case field.Anonymous && field.Type.Kind() == reflect.Struct:
-				visit(value.Field(i))
-			case field.Tag.Get("name") != "":
-				fn(field.Tag, value.Field(i))
-			}
+// addFlags makes a flag of every setting of options (a pointer to a struct). Their
+// values are the defaults. A short flag that is taken is left out.
+func addFlags(flags *pflag.FlagSet, group string, options any) {
+	for _, s := range jobs.Settings(options) {
+		if flags.ShorthandLookup(s.Short) != nil {
+			s.Short = ""
 		}
-	}
-	visit(reflect.ValueOf(options).Elem())
-}
-
-// addStructFlags makes a flag of every option of the struct that options points
-// to. The fields' values are the defaults. A short flag that is taken is left out.
-func addStructFlags(flags *pflag.FlagSet, group string, options any) {
-	eachOption(options, func(tag reflect.StructTag, field reflect.Value) {
-		name, short, help := tag.Get("name"), tag.Get("short"), tag.Get("help")
-		if flags.ShorthandLookup(short) != nil {
-			short = ""
-		}
-		switch p := field.Addr().Interface().(type) {
+		switch p := s.Value.Addr().Interface().(type) {
 		case *bool:
-			flags.BoolVarP(p, name, short, *p, help)
+			flags.BoolVarP(p, s.Name, s.Short, *p, s.Help)
 		case *string:
-			flags.StringVarP(p, name, short, *p, help)
+			flags.StringVarP(p, s.Name, s.Short, *p, s.Help)
 		case *int:
-			flags.IntVarP(p, name, short, *p, help)
+			flags.IntVarP(p, s.Name, s.Short, *p, s.Help)
 		case *int64:
-			flags.Int64VarP(p, name, short, *p, help)
+			flags.Int64VarP(p, s.Name, s.Short, *p, s.Help)
 		case *float64:
-			flags.Float64VarP(p, name, short, *p, help)
+			flags.Float64VarP(p, s.Name, s.Short, *p, s.Help)
 		case *[]string:
-			flags.StringArrayVarP(p, name, short, *p, help)
+			flags.StringArrayVarP(p, s.Name, s.Short, *p, s.Help)
 		default:
-			return // the test of all jobs' flags finds these
+			continue // the test of all jobs' flags finds these
 		}
-		inGroup(flags, group, name)
-	})
+		inGroup(flags, group, s.Name)
+	}
 }
 
 func inGroup(flags *pflag.FlagSet, group string, names ...string) {
@@ -76,23 +58,25 @@ func inGroup(flags *pflag.FlagSet, group string, names ...string) {
 	}
 }
 
-// structKeys returns the names of the options that addStructFlags makes flags of.
-func structKeys(options any) []string {
+// keysOf returns the names of the settings of options.
+func keysOf(options any) []string {
 	var names []string
-	eachOption(options, func(tag reflect.StructTag, _ reflect.Value) { names = append(names, tag.Get("name")) })
+	for _, s := range jobs.Settings(options) {
+		names = append(names, s.Name)
+	}
 	return names
 }
 
-// positional returns the name of the option that the first argument fills (the
-// field with the tag arg:"1"), or "".
-func positional(options any) string {
-	var name string
-	eachOption(options, func(tag reflect.StructTag, _ reflect.Value) {
-		if tag.Get("arg") == "1" {
-			name = tag.Get("name")
+// positional returns the name of the setting of a job that the first argument
+// fills, or "": the field with the tag arg:"1". For grep it is the pattern, tag or
+// not, since everybody's fingers expect that.
+func positional(job string, options any) string {
+	for _, f := range reflect.VisibleFields(reflect.TypeOf(options).Elem()) {
+		if name := f.Tag.Get("name"); f.Tag.Get("arg") == "1" || job == "grep" && name == "pattern" {
+			return name
 		}
-	})
-	return name
+	}
+	return ""
 }
 
 // placeholder is how the argument that fills an option is called in help.

@@ -3,13 +3,17 @@
 package main
 
 import (
-	"context"
+	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/quernmr/quern/jobs"
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
 	"golang.org/x/term"
 )
 
@@ -18,26 +22,26 @@ type request struct {
 	name     string
 	runnable mapreduce.Runnable
 	options  mapreduce.Options
-	common   jobs.Common
-	report   report
+	said     report
+	display  display
 }
 
 // report says what is said on standard error.
 type report struct {
 	Quiet   bool `name:"quiet" short:"q" help:"say nothing but errors"`
-	Verbose bool `name:"verbose" short:"v" help:"always end with a summary"`
+	Verbose bool `name:"verbose" help:"always end with a summary"`
 	JSON    bool `name:"json" help:"end with a summary as a JSON object on the last line"`
 }
 
 // action is what is done with a job: run or explain it.
-type action func(ctx context.Context, cmd *cobra.Command, r request) error
+type action func(cmd *cobra.Command, r request) error
 
 // jobCommand makes the command for a job; act does the work.
 func (a *app) jobCommand(d jobs.Definition, act action) *cobra.Command {
 	own := d.New()
 	var common jobs.Common
 	var said report
-	argument := positional(own)
+	argument := positional(d.Name, own)
 	use := d.Name
 	if argument != "" {
 		use += " " + placeholder(argument)
@@ -51,9 +55,9 @@ func (a *app) jobCommand(d jobs.Definition, act action) *cobra.Command {
 		Args:                  cobra.ArbitraryArgs,
 		DisableFlagsInUseLine: true,
 	}
-	addStructFlags(cmd.Flags(), ownGroup, own)
-	addStructFlags(cmd.Flags(), commonGroup, &common)
-	addStructFlags(cmd.Flags(), reportGroup, &said)
+	addFlags(cmd.Flags(), ownGroup, own)
+	addFlags(cmd.Flags(), commonGroup, &common)
+	addFlags(cmd.Flags(), reportGroup, &said)
 	completeValues(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		a.job = d.Name
@@ -61,22 +65,150 @@ func (a *app) jobCommand(d jobs.Definition, act action) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		a.json = said.JSON
-		if argument != "" && origins[argument] != fromFlag && len(args) > 0 {
+		if argument != "" && origins[argument] != fromFlag {
+			if len(args) == 0 {
+				return usageErrorf(cmd, "%s is missing", placeholder(argument))
+			}
 			if err := setFlag(cmd.Flags().Lookup(argument), args[:1]); err != nil {
 				return usageErrorf(cmd, "%s: %w", placeholder(argument), err)
 			}
 			args = args[1:]
-		} else if argument != "" && origins[argument] == fromDefault {
-			return usageErrorf(cmd, "%s is missing", placeholder(argument))
 		}
 		inputs, err := a.inputs(cmd, args)
 		if err != nil {
 			return err
 		}
-		return act(cmd.Context(), cmd, request{name: d.Name, common: common, report: said, prepare: nil})
+		if origins["overwrite"] != fromFlag && common.Output == "" {
+			common.Overwrite = false // as a habit it is harmless where there is no folder
+		}
+		return a.prepare(cmd, jobs.File{Definition: d, Options: own, Common: common, Inputs: inputs}, said, act)
 	}
 	return cmd
+}
+
+// fileCommand makes the command for job files; act does the work.
+func (a *app) fileCommand(act action) *cobra.Command {
+	var common jobs.Common
+	var said report
+	cmd := &cobra.Command{
+		Args:                  cobra.ArbitraryArgs,
+		DisableFlagsInUseLine: true,
+		ValidArgsFunction:     cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt),
+	}
+	addFlags(cmd.Flags(), commonGroup, &common)
+	addFlags(cmd.Flags(), reportGroup, &said)
+	completeValues(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usageErrorf(cmd, "one JOBFILE is wanted, not %d", len(args))
+		}
+		file, keys, err := a.readJobFile(args[0])
+		if err != nil {
+			return err
+		}
+		a.job = file.Definition.Name
+		origins, err := a.configure(cmd, file.Definition.Name)
+		if err != nil {
+			return err
+		}
+		given := jobs.Settings(&common)
+		for i, setting := range jobs.Settings(&file.Common) {
+			switch origins[setting.Name] {
+			case fromFlag, fromEnvironment:
+				setting.Value.Set(given[i].Value)
+			case fromConfig:
+				if !slices.Contains(keys, setting.Name) {
+					setting.Value.Set(given[i].Value)
+				}
+			}
+		}
+		if file.Common.Output == "" && origins["overwrite"] != fromFlag {
+			file.Common.Overwrite = false
+		}
+		return a.prepare(cmd, *file, said, act)
+	}
+	return cmd
+}
+
+// maxJobFile bounds the bytes of a job file: whoever mistakes an input for one
+// shall hear of it soon.
+const maxJobFile = 1_000_000
+
+// readJobFile reads a job file ("-" is standard input) and returns its keys, too.
+func (a *app) readJobFile(path string) (*jobs.File, []string, error) {
+	source, name := a.stdin, "standard input"
+	if path != "-" {
+		opened, err := os.Open(path)
+		if err != nil {
+			return nil, nil, &usageError{err: fmt.Errorf("job file: %w", err)}
+		}
+		defer opened.Close()
+		source, name = opened, path
+	}
+	text, err := io.ReadAll(io.LimitReader(source, maxJobFile+1))
+	if err != nil {
+		return nil, nil, &usageError{err: fmt.Errorf("job file: %w", err)}
+	}
+	if len(text) > maxJobFile {
+		return nil, nil, &usageError{err: fmt.Errorf("%s is larger than %s: is it an input and no job file?", name, size(maxJobFile))}
+	}
+	file, err := jobs.ParseFile(name, text)
+	if err != nil {
+		return nil, nil, &usageError{err: err}
+	}
+	var keys map[string]yaml.Node
+	if err := yaml.Unmarshal(text, &keys); err != nil {
+		return nil, nil, &usageError{err: fmt.Errorf("%s: %w", name, err)}
+	}
+	return file, slices.Collect(maps.Keys(keys)), nil
+}
+
+func (a *app) runCommand() *cobra.Command {
+	cmd := a.fileCommand(a.runJob)
+	cmd.Use = "run JOBFILE [flags]"
+	cmd.Short = "run the job that a YAML file describes"
+	cmd.Long = `Run does what a job file says. The flags override the file. A job file looks like
+this; options are those of the job's own command, and every option that all jobs
+have may stand beside them:
+
+  job: wordcount
+  inputs: [books/]
+  options: {lower: true, top: 20}
+  output: counts
+  format: jsonl`
+	cmd.Example = `  quern run nightly.yaml --overwrite
+  quern run - < nightly.yaml`
+	cmd.GroupID = otherGroup
+	return cmd
+}
+
+// prepare builds a job and hands it to act.
+func (a *app) prepare(cmd *cobra.Command, f jobs.File, said report, act action) error {
+	a.json = said.JSON
+	a.place = places{inputs: f.Inputs, output: f.Common.Output, spill: f.Common.SpillDir}
+	r := request{name: f.Definition.Name, said: said, display: a.newDisplay(f.Definition.Name, said)}
+	var err error
+	r.runnable, r.options, err = f.Prepare(&hiding{Writer: a.stdout, display: r.display})
+	if err != nil {
+		if _, onFile := failedPath(err); onFile {
+			return err
+		}
+		return usageErrorf(cmd, "%w", err)
+	}
+	r.options.Input.Stdin = a.stdin
+	return act(cmd, r)
+}
+
+// runJob runs a job and says how it went.
+func (a *app) runJob(cmd *cobra.Command, r request) error {
+	r.options.Progress = r.display.show
+	result, err := r.runnable.Run(cmd.Context(), r.options)
+	r.display.hide()
+	if err != nil {
+		return err
+	}
+	a.finish(r.name, result, r.said)
+	return nil
 }
 
 // inputs returns the paths to read: the arguments, or standard input if there

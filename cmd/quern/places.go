@@ -22,9 +22,12 @@ type places struct {
 // exitCode maps a job's error to the code that quern ends with.
 func (p places) exitCode(err error) int {
 	path, failed := failedPath(err)
+	var bare syscall.Errno
 	switch {
 	case !failed && errors.Is(err, fs.ErrNotExist): // a pattern that matches nothing
 		return exitInput
+	case !failed && p.output != "" && errors.As(err, &bare): // inputs' errors have paths
+		return exitOutput
 	case !failed:
 		return exitFailed
 	case path == os.Stdout.Name() && p.output == "":

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -42,10 +42,45 @@ func pseudoTerminal(t *testing.T) (master, terminal *os.File) {
 	return master, terminal
 }
 
+// screen gathers what is written to a terminal.
+type screen struct {
+	mu   sync.Mutex
+	more *sync.Cond
+	text strings.Builder
+	done bool
+}
+
+// read reads a terminal until the program closes its end.
+func (s *screen) read(master io.Reader) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := master.Read(buf) // ends with EIO
+		s.mu.Lock()
+		s.text.Write(buf[:n])
+		s.done = err != nil
+		s.more.Broadcast()
+		s.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// waitFor waits until the terminal has shown text or the program has ended,
+// and returns all that it has shown.
+func (s *screen) waitFor(text string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for !s.done && (text == "" || !strings.Contains(s.text.String(), text)) {
+		s.more.Wait()
+	}
+	return s.text.String()
+}
+
 // onTerminal runs the program with a terminal as standard error, and as
 // standard output too if rows is nil, and returns what was written to it. during
 // is called while it runs.
-func onTerminal(t *testing.T, c call, rows io.Writer, during func(cmd *exec.Cmd)) string {
+func onTerminal(t *testing.T, c call, rows io.Writer, during func(*screen)) string {
 	t.Helper()
 	master, terminal := pseudoTerminal(t)
 	cmd := command(t, c)
@@ -58,16 +93,13 @@ func onTerminal(t *testing.T, c call, rows io.Writer, during func(cmd *exec.Cmd)
 		t.Fatal(err)
 	}
 	terminal.Close()
-	shown := make(chan string)
-	go func() {
-		var all bytes.Buffer
-		_, _ = io.Copy(&all, master) // ends with EIO when the program closes its end
-		shown <- all.String()
-	}()
+	s := &screen{}
+	s.more = sync.NewCond(&s.mu)
+	go s.read(master)
 	if during != nil {
-		during(cmd)
+		during(s)
 	}
-	text := <-shown
+	text := s.waitFor("")
 	if err := cmd.Wait(); err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
@@ -90,31 +122,38 @@ func slowPipe(t *testing.T, text string) (path string, write func()) {
 
 func TestBarOnTerminal(t *testing.T) {
 	for _, c := range []struct {
-		name    string
-		env     []string
-		bar     bool
-		colours bool
+		name     string
+		env      []string
+		bar      bool
+		coloured bool
 	}{
-		{"plain", []string{"NO_COLOR=1", "TERM=xterm"}, true, false},
+		{"colours", []string{"TERM=xterm"}, true, true},
+		{"no colours", []string{"TERM=xterm", "NO_COLOR=1"}, true, false},
 		{"dumb", []string{"TERM=dumb"}, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+			// One input of known size and one whose end comes when the test wants.
 			pipe, write := slowPipe(t, words)
 			var rows bytes.Buffer
-			text := onTerminal(t, call{args: []string{"wordcount", pipe}, env: c.env}, &rows, func(*exec.Cmd) { write() })
-			if rows.String() != "a\t3\nb\t2\nc\t1\n" {
+			text := onTerminal(t, call{args: []string{"wordcount", file(t, "in", words), pipe}, env: c.env}, &rows, func(s *screen) {
+				if c.bar {
+					s.waitFor("wordcount: reading")
+				}
+				write()
+			})
+			if rows.String() != "a\t6\nb\t4\nc\t2\n" {
 				t.Errorf("rows: %q", rows.String())
 			}
-			if shown := strings.Contains(text, "\r") && strings.Contains(text, "wordcount: "); shown != c.bar && c.bar {
+			if shown := strings.Contains(text, "wordcount: reading"); shown != c.bar {
 				t.Errorf("bar: %v, want %v: %q", shown, c.bar, text)
 			}
-			if coloured := strings.Contains(text, "\x1b[3"); coloured != c.colours {
-				t.Errorf("colours: %v, want %v: %q", coloured, c.colours, text)
+			if coloured := strings.Contains(text, "\x1b[32m"); coloured && !c.coloured {
+				t.Errorf("colours: %q", text)
 			}
 			lines := strings.Split(strings.TrimRight(text, "\r\n"), "\n")
 			last := onScreen(lines[len(lines)-1])
-			if !strings.HasPrefix(last, "quern wordcount: 1 file, 12 B, ") || !strings.Contains(last, "3 rows") {
+			if !strings.HasPrefix(last, "quern wordcount: 2 files, 24 B, ") || !strings.Contains(last, "3 rows") {
 				t.Errorf("the last line is %q, want a summary; all: %q", last, text)
 			}
 		})

@@ -130,7 +130,7 @@ func (d *decoder) open(ctx context.Context, in *bufio.Reader, workers int) (err 
 		if err := checkXZ(in); err != nil {
 			return err
 		}
-		d.r, err = xz.NewReader(in)
+		d.r, err = xz.NewReader(&xzEnd{r: in})
 	case "snappy", "s2":
 		d.r = s2.NewReader(in)
 	case "lz4":
@@ -179,7 +179,7 @@ func (d *decoder) explain(err error) error {
 		return err
 	}
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
-		return fmt.Errorf("input: %s: a zstd frame asks for a window of more than %d MiB; compress it again with a smaller one (zstd --long=30 or less): %w", d.path, maxWindow>>20, err)
+		return fmt.Errorf("input: %s: a zstd frame, at or before byte %d of the file, asks for a window of more than %d MiB; compress it again with a smaller one (zstd --long=30 or less): %w", d.path, d.src.at(), maxWindow>>20, err)
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("input: %s: the %s data is cut off: the file ends at byte %d in the middle of it, after %d decompressed bytes; get a whole copy: %w", d.path, d.name, d.src.at(), d.n, err)

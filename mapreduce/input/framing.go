@@ -4,6 +4,7 @@ package input
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -166,4 +167,27 @@ func checkXZ(in *bufio.Reader) error {
 		b = b[size:]
 	}
 	return nil
+}
+
+// xzEnd passes XZ data on and sees to it that it ends with a stream's footer
+// and perhaps padding, since the decompressor takes a header alone for a stream.
+type xzEnd struct {
+	r    io.Reader
+	last [2]byte // but for zeros
+}
+
+func (x *xzEnd) Read(p []byte) (int, error) {
+	n, err := x.r.Read(p)
+	b := bytes.TrimRight(p[:n], "\x00")
+	switch len(b) {
+	case 0:
+	case 1:
+		x.last[0], x.last[1] = x.last[1], b[0]
+	default:
+		x.last = [2]byte(b[len(b)-2:])
+	}
+	if errors.Is(err, io.EOF) && string(x.last[:]) != "YZ" {
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, err
 }

@@ -55,7 +55,7 @@ type Combiner struct {
 func NewCombiner(cfg Config) *Combiner {
 	c := &Combiner{
 		cfg:   cfg,
-		slots: make([]uint64, frontSlots),
+		slots: frontTable(cfg.Arena),
 		mask:  frontSlots - frontWays,
 		lanes: len(cfg.Ops),
 		shift: uint(64 - bits.Len(uint(cfg.SubBuckets-1))),
@@ -68,6 +68,18 @@ func NewCombiner(cfg Config) *Combiner {
 		}
 	}
 	return c
+}
+
+// frontTable takes its memory from the arena, where pages are huge and a visit
+// does not cost a walk of the page table.
+func frontTable(a *pairs.Arena) []uint64 {
+	off, _, err := a.Alloc(frontSlots * 8)
+	if err != nil {
+		return make([]uint64, frontSlots)
+	}
+	s := unsafe.Slice((*uint64)(a.At(pairs.Ref(off>>3))), frontSlots)
+	clear(s)
+	return s
 }
 
 // Emitted returns the number of pairs added.

@@ -5,9 +5,9 @@ package fold
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sync/errgroup"
 
@@ -34,8 +34,8 @@ type Drain struct {
 	written int64 // pairs in runs
 	cuts    *pairs.BottomK
 
-	// In memory: entries by (part, range), one set per worker of the fold.
-	entries   []*pairs.Buckets
+	// In memory: folded records by (part, range), one set per worker of the fold.
+	sets      []*pairs.Buckets
 	ranges    int
 	splitters pairs.Splitters
 	carries   map[uint64]int64
@@ -115,10 +115,11 @@ func (d *Drain) foldAll(ctx context.Context, cs []*Combiner, opt Options) error 
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
 		out := pairs.NewBuckets(d.cfg.Arena, d.cfg.Partitions*d.ranges, d.cfg.Share)
-		d.entries = append(d.entries, out)
+		d.sets = append(d.sets, out)
 		g.Go(func() error {
 			f := newFolder(d.cfg)
-			sorter := pairs.NewSorter(d.cfg.Arena, pairs.Layout{Lanes: len(d.cfg.Ops)})
+			lanes := len(d.cfg.Ops)
+			carries := map[uint64]int64{}
 			var cuts *pairs.BottomK
 			if d.cuts != nil {
 				cuts = pairs.NewBottomK(opt.Sample)
@@ -129,27 +130,32 @@ func (d *Drain) foldAll(ctx context.Context, cs []*Combiner, opt Options) error 
 					break
 				}
 				part := b / d.cfg.SubBuckets
+				// Records of a range are brought together, so that sorting and
+				// writing a range stays in the cache. They fit where the bucket's
+				// records were before they were folded, or nearly.
 				for _, r := range f.fold(cs, b) {
-					key := d.cfg.Arena.Rec(r).Key()
+					rec := d.cfg.Arena.Rec(r)
+					key := rec.Key()
 					rng := d.splitters.Range(key)
-					at, err := out.Reserve(part*d.ranges+rng, entryWords)
+					at, err := out.Copy(part*d.ranges+rng, rec, 1+pairs.KeyWords(len(key))+lanes)
 					if err != nil {
 						return fmt.Errorf("sort keys: %w", err)
 					}
-					*(*pairs.Entry)(d.cfg.Arena.At(at)) = sorter.Entry(r)
+					if len(f.carries) > 0 {
+						f.moveCarries(r, at, carries)
+					}
 					if cuts != nil {
 						cuts.Add(d.group(key))
 					}
+				}
+				for _, c := range cs {
+					out.Recycle(c.buckets, b)
 				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
 			d.folded += f.folded
-			for k, n := range f.carries {
-				if n != 0 {
-					d.carries[k] += n
-				}
-			}
+			maps.Copy(d.carries, carries)
 			if cuts != nil {
 				d.cuts.Merge(cuts)
 			}
@@ -158,8 +164,6 @@ func (d *Drain) foldAll(ctx context.Context, cs []*Combiner, opt Options) error 
 	}
 	return g.Wait()
 }
-
-const entryWords = int(unsafe.Sizeof(pairs.Entry{}) / 8)
 
 // group is the part of a key that chooses its partition.
 func (d *Drain) group(key []byte) []byte { return key[:len(key)-d.cfg.Suffix] }
@@ -242,9 +246,10 @@ func (w *Walker) Each(ctx context.Context, part, rng int, fn func(key []byte, la
 	}
 	d := w.d
 	w.list = w.list[:0]
-	for _, b := range d.entries {
-		b.Spans(part*d.ranges+rng, func(r, end pairs.Ref) {
-			w.list = append(w.list, unsafe.Slice((*pairs.Entry)(d.cfg.Arena.At(r)), int(end-r)/entryWords)...)
+	layout := pairs.Layout{Lanes: len(d.cfg.Ops)}
+	for _, b := range d.sets {
+		b.Each(part*d.ranges+rng, layout, func(r pairs.Ref, _ pairs.Record) {
+			w.list = append(w.list, w.sorter.Entry(r))
 		})
 	}
 	w.sorter.Sort(w.list)

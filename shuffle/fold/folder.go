@@ -172,3 +172,12 @@ func (f *folder) take(c *Combiner, r, into pairs.Ref) {
 		}
 	}
 }
+
+// moveCarries hands the carries of record r on to its copy.
+func (f *folder) moveCarries(r, at pairs.Ref, to map[uint64]int64) {
+	for i := range f.ops {
+		if n := f.carries[uint64(r)*MaxLanes+uint64(i)]; n != 0 {
+			to[uint64(at)*MaxLanes+uint64(i)] = n
+		}
+	}
+}

@@ -111,6 +111,7 @@ type Buckets struct {
 	buckets  []bucket
 	pos, end Ref // rest of the current block
 	blocks   []block
+	recycled []span // memory of other buckets that are done with
 	bytes    int64
 	records  int64
 	maxChunk uint32
@@ -170,6 +171,11 @@ func (b *Buckets) grow(k *bucket, n int) error {
 				return err
 			}
 			return b.open(k, Ref(off>>3), Ref((off+length)>>3))
+		case len(b.recycled) > 0:
+			s := b.recycled[len(b.recycled)-1]
+			b.recycled = b.recycled[:len(b.recycled)-1]
+			b.pos, b.end = s.start, s.end
+			return b.grow(k, n)
 		default:
 			off, length, err := b.alloc(BlockSize)
 			if err != nil {
@@ -229,6 +235,32 @@ func (b *Buckets) Spans(i int, fn func(start, end Ref)) {
 	if k.pos > k.start {
 		fn(k.start, k.pos)
 	}
+}
+
+// Recycle takes over the memory of bucket i of another set, whose records are
+// not looked at again. The other set still owns it: it must not be Reset
+// before this one is done with.
+func (b *Buckets) Recycle(from *Buckets, i int) {
+	k := &from.buckets[i]
+	for _, s := range append(k.full, span{k.start, k.end}) {
+		if s.end-s.start >= firstChunk*4 {
+			b.recycled = append(b.recycled, s)
+		}
+	}
+	k.full, k.start, k.pos, k.end = k.full[:0], 0, 0, 0
+}
+
+// Copy appends a copy of the n words of a record to bucket i.
+func (b *Buckets) Copy(i int, r Record, n int) (Ref, error) {
+	to, err := b.Reserve(i, n)
+	if err != nil {
+		return 0, err
+	}
+	dst := b.arena.At(to)
+	for w := uintptr(0); w < uintptr(n)<<3; w += 8 {
+		*(*uint64)(unsafe.Add(dst, w)) = *(*uint64)(unsafe.Add(r.p, w))
+	}
+	return to, nil
 }
 
 // Words returns how many words bucket i holds.

@@ -29,24 +29,32 @@ func commonPrefix(a, b []byte) int {
 // maxPooled is the largest buffer worth keeping for the next one who needs one.
 const maxPooled = 1 << 20
 
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
+// buffers keeps buffers whose capacity is the power of two that is the index.
+var buffers [21]sync.Pool
+
+// bufferSize returns the capacity of what takeBuffer returns for n.
+func bufferSize(n int) int {
+	if n > maxPooled || n <= 0 {
+		return n
+	}
+	return 1 << bits.Len(uint(n-1))
+}
 
 // takeBuffer returns a buffer of length n, its content arbitrary.
 func takeBuffer(n int) []byte {
-	p := buffers.Get().(*[]byte)
-	if cap(*p) >= n {
-		return (*p)[:n]
+	size := bufferSize(n)
+	if 0 < size && size <= maxPooled {
+		if p, ok := buffers[bits.Len(uint(n-1))].Get().(*[]byte); ok {
+			return (*p)[:n]
+		}
 	}
-	if *p != nil {
-		buffers.Put(p) // too small for us, good enough for another
-	}
-	return make([]byte, n)
+	return make([]byte, n, size)
 }
 
-// giveBuffer takes back what takeBuffer handed out. b must not be used again.
+// giveBuffer takes back what takeBuffer handed out, or what took its place. b must
+// not be used again.
 func giveBuffer(b []byte) {
-	if cap(b) == 0 || cap(b) > maxPooled {
-		return
+	if c := cap(b); c > 0 && c <= maxPooled && c&(c-1) == 0 {
+		buffers[bits.Len(uint(c-1))].Put(&b)
 	}
-	buffers.Put(&b)
 }

@@ -312,3 +312,19 @@ func TestCompactFailsCleanly(t *testing.T) {
 		t.Errorf("%d files open, before %d", now, fds)
 	}
 }
+
+func TestMemoryFiguresHold(t *testing.T) {
+	for size, want := range map[int]int{0: 0, 1: 1, 2: 2, 3: 4, 1000: 1024, 1 << 17: 1 << 17, 1<<17 + 1: 1 << 18, 1<<20 + 1: 1<<20 + 1} {
+		b := takeBuffer(size)
+		if len(b) != size || cap(b) != want || bufferSize(size) != want {
+			t.Errorf("a buffer of %d has length %d, capacity %d; bufferSize says %d", size, len(b), cap(b), bufferSize(size))
+		}
+		giveBuffer(b)
+	}
+	if got := CursorMemory(0); got != 2<<17+4<<10 {
+		t.Errorf("cursor: %d", got)
+	}
+	if got := WriterMemory(0); got > 1<<20 {
+		t.Errorf("writer: %d", got)
+	}
+}

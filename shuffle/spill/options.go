@@ -33,7 +33,7 @@ func (c Compression) String() string {
 type Options struct {
 	// BlockSize is the size in bytes of a block before compression. Larger ones
 	// compress better, smaller ones let more cursors be open in the same memory.
-	// 0: DefaultBlockSize. At most 1 GiB.
+	// Powers of two waste none. 0: DefaultBlockSize. At most 1 GiB.
 	BlockSize int
 	// Compression of the blocks; the zero value is S2.
 	Compression Compression
@@ -53,7 +53,7 @@ const (
 	maxBlockSize = 1 << 30
 	// maxRaw bounds a block before compression: one pair and its three lengths.
 	maxRaw = MaxPair + maxPairOverhead
-	// writeSize is how many bytes are gathered before they are written.
+	// writeSize is how many bytes are written at once.
 	writeSize = 256 << 10
 )
 
@@ -88,16 +88,20 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// CursorMemory returns how many bytes an open cursor of a run takes, for a block
-// size (0: the default): the block that it reads from, and one more while
-// that is being read and decompressed. A pair larger than the block size
+// CursorMemory returns how many bytes an open cursor of a run takes at most, for
+// a block size (0: the default): the block that it reads from and, while that
+// is being read and decompressed, as much again. Block sizes that are powers
+// of two make the best of it, others are rounded up. A pair larger than the block size
 // counts with its own size; see Run.CursorMemory.
 func CursorMemory(blockSize int) int64 {
 	if blockSize <= 0 {
 		blockSize = DefaultBlockSize
 	}
-	return 2*int64(blockSize) + 4<<10
+	return 2*int64(bufferSize(blockSize)) + cursorOverhead
 }
+
+// cursorOverhead is room for a cursor's key and what else it needs.
+const cursorOverhead = 4 << 10
 
 // WriterMemory returns how many bytes an open Writer takes, for a block size (0:
 // the default), without its index (see Run.IndexMemory).
@@ -105,5 +109,14 @@ func WriterMemory(blockSize int) int64 {
 	if blockSize <= 0 {
 		blockSize = DefaultBlockSize
 	}
-	return 2*int64(blockSize) + 2*writeSize
+	return int64(bufferSize(blockSize)) + int64(bufferSize(outSize(blockSize))) + cursorOverhead
+}
+
+// flushSize is how many bytes of finished blocks a Writer gathers before it
+// writes them.
+func flushSize(blockSize int) int { return min(writeSize, 4*blockSize) }
+
+// outSize is the room for them: what is nearly enough, and one block more.
+func outSize(blockSize int) int {
+	return flushSize(blockSize) + headerSize + compressedBound(blockSize)
 }

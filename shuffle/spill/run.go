@@ -129,7 +129,7 @@ func (r *Run) FirstKeys(part int) [][]byte {
 
 // CursorMemory returns how many bytes an open cursor of this run takes at most:
 // that of the function of the same name, for the run's largest block.
-func (r *Run) CursorMemory() int64 { return 2*r.raw + 4<<10 }
+func (r *Run) CursorMemory() int64 { return 2*int64(bufferSize(int(r.raw)+slack)) + cursorOverhead }
 
 // IndexMemory returns how many bytes the run takes while it is not being read.
 // It is some 50 bytes and a key of at most 256 per block.

@@ -217,7 +217,7 @@ func TestFilesComeAndGo(t *testing.T) {
 	if _, err := Open(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("open: %v", err)
 	}
-	for _, o := range []Options{{BlockSize: -1}, {BlockSize: 2 << 30}, {Compression: 9}} {
+	for _, o := range []Options{{BlockSize: -1}, {BlockSize: maxBlockSize + 1}, {Compression: 9}} {
 		if _, err := Create(path, o); err == nil {
 			t.Errorf("%+v was taken", o)
 		}

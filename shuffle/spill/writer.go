@@ -54,7 +54,7 @@ func Create(path string, opt Options) (*Writer, error) {
 func newWriter(path string, opt Options, f *os.File, dst io.Writer) *Writer {
 	w := &Writer{path: path, opt: opt, file: f, dst: dst}
 	w.raw = takeBuffer(opt.BlockSize)[:0]
-	w.out = append(takeBuffer(min(writeSize, 4*opt.BlockSize) + headerSize + compressedBound(opt.BlockSize))[:0], magic...)
+	w.out = append(takeBuffer(outSize(opt.BlockSize))[:0], magic...)
 	w.off = int64(magicSize)
 	return w
 }
@@ -94,7 +94,8 @@ func (w *Writer) Append(part int, key, payload []byte) error {
 			return err
 		}
 	}
-	if w.pairs > 0 && len(w.raw)+size-shared+maxPairOverhead > w.opt.BlockSize {
+	// With the slack that a reader needs, a block is to fill a reader's buffer.
+	if w.pairs > 0 && len(w.raw)+size-shared+maxPairOverhead+slack > w.opt.BlockSize {
 		if err := w.endBlock(); err != nil {
 			return err
 		}
@@ -167,7 +168,7 @@ func (w *Writer) endBlock() error {
 	if w.raw = w.raw[:0]; cap(w.raw) > 4*w.opt.BlockSize+maxPooled { // a giant pair has passed
 		w.raw = make([]byte, 0, w.opt.BlockSize)
 	}
-	if len(w.out) >= min(writeSize, 4*w.opt.BlockSize) {
+	if len(w.out) >= flushSize(w.opt.BlockSize) {
 		return w.flush()
 	}
 	return nil
