@@ -49,7 +49,7 @@ func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(colum
 				})
 			},
 			Fold: mapreduce.NewFold(p.ops,
-				func(dst, lanes []int64) { copy(dst, lanes) },
+				copyLanes,
 				p.result),
 			Columns:     names,
 			ColumnKinds: kinds,
@@ -80,7 +80,7 @@ func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(colum
 		},
 		Fold: mapreduce.NewSubFold(p.ops,
 			func(dst []int64, v aggregatePart) uint32 {
-				copy(dst, v.lanes)
+				copyLanes(dst, v.lanes)
 				return v.sub
 			},
 			p.resultOfParts),
@@ -90,6 +90,14 @@ func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(colum
 		FirstBlock:  src.learn,
 		Empty:       p.empty,
 		HideKey:     p.groups == 0,
+	}
+}
+
+// copyLanes is copy for a few lanes: a loop beats the call.
+func copyLanes(dst, lanes []int64) {
+	dst = dst[:len(lanes)]
+	for i, v := range lanes {
+		dst[i] = v
 	}
 }
 
@@ -114,24 +122,33 @@ func aggregateMap[K, V any](p *aggregatePlan, src *source, key func([][]byte) K,
 		if row == nil {
 			row = p.newRow(emit.SetScale)
 		}
+		err := reader.begin(b)
 		columns := reader.Fields()
-		err := reader.each(b, emit, func() error {
+		records := int64(0)
+		for err == nil && reader.Next() {
+			records++
 			if check != nil {
-				if ok, err := check.holds(reader.Parser, p.whereFirst); err != nil || !ok {
-					return err
+				var ok bool
+				if ok, err = check.holds(reader.Parser, p.whereFirst); err != nil || !ok {
+					continue
 				}
 			}
-			if column, err := row.take(columns); err != nil {
-				return reader.FieldError(column, err)
+			if !row.takeQuick(columns) {
+				if column, bad := row.take(columns); bad != nil {
+					err = reader.FieldError(column, bad)
+					continue
+				}
 			}
 			emitRow(emit, key(columns), row, columns)
-			return nil
-		})
+		}
 		if row.skipped > 0 {
 			emit.Counter(blankFields).Add(row.skipped)
 			row.skipped = 0
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		return reader.end(emit, records)
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/output"
-	"github.com/quernmr/quern/shuffle/fold"
 )
 
 // measure is what aggregate computes of a field.
@@ -37,7 +37,7 @@ type aggregatePlan struct {
 	sketches []int // wanted columns of which distinct values are estimated
 	outputs  []aggregateOutput
 
-	ops       []fold.Op
+	ops       []mapreduce.Op
 	countLane int // rows; -1: none
 	rankLane  int // registers of sketches; -1: none
 
@@ -99,7 +99,7 @@ func (p *aggregatePlan) measure(what measure, name string) {
 // layLanes gives every field the lanes that its measures need. Sum and mean
 // share theirs.
 func (p *aggregatePlan) layLanes() error {
-	lane := func(at *int, op fold.Op) {
+	lane := func(at *int, op mapreduce.Op) {
 		if *at < 0 {
 			*at = len(p.ops)
 			p.ops = append(p.ops, op)
@@ -108,25 +108,25 @@ func (p *aggregatePlan) layLanes() error {
 	for _, out := range p.outputs {
 		switch out.what {
 		case measureCount:
-			lane(&p.countLane, fold.Sum)
+			lane(&p.countLane, mapreduce.OpSum)
 			continue
 		case measureDistinct:
-			lane(&p.rankLane, fold.Max)
+			lane(&p.rankLane, mapreduce.OpMax)
 			continue
 		}
 		f := &p.fields[out.field]
 		switch out.what {
 		case measureSum, measureMean:
-			lane(&f.sum, fold.Sum)
+			lane(&f.sum, mapreduce.OpSum)
 		case measureMin:
-			lane(&f.min, fold.Min)
+			lane(&f.min, mapreduce.OpMin)
 		case measureMax:
-			lane(&f.max, fold.Max)
+			lane(&f.max, mapreduce.OpMax)
 		}
-		lane(&f.n, fold.Sum)
+		lane(&f.n, mapreduce.OpSum)
 	}
-	if len(p.ops) > fold.MaxLanes {
-		return fmt.Errorf("too much to compute at once: it takes %d lanes, but a job has at most %d; split it into several jobs", len(p.ops), fold.MaxLanes)
+	if len(p.ops) > mapreduce.MaxLanes {
+		return fmt.Errorf("too much to compute at once: it takes %d lanes, but a job has at most %d; split it into several jobs", len(p.ops), mapreduce.MaxLanes)
 	}
 	return nil
 }

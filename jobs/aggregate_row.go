@@ -19,6 +19,12 @@ type aggregateRow struct {
 	setScale func(lane int, scale uint8)
 
 	skipped int64 // blank fields
+
+	// What takeQuick needs, for plans with one column of exact numbers.
+	quick  bool
+	column int
+	values []int // its lanes but that of the count
+	count  int   // lane of the count
 }
 
 func (p *aggregatePlan) newRow(setScale func(lane int, scale uint8)) *aggregateRow {
@@ -34,7 +40,35 @@ func (p *aggregatePlan) newRow(setScale func(lane int, scale uint8)) *aggregateR
 			r.raiseScale(i, uint8(p.decimals))
 		}
 	}
+	if len(p.fields) == 1 && p.decimals < 0 {
+		f := &p.fields[0]
+		r.quick, r.column, r.count = true, f.column, f.n
+		for _, lane := range [...]int{f.sum, f.min, f.max} {
+			if lane >= 0 {
+				r.values = append(r.values, lane)
+			}
+		}
+	}
 	return r
+}
+
+// takeQuick is take for the usual case: one column of numbers, which have as
+// many digits after the point as those before. It is false if there is more to
+// do; take then does all of it.
+func (r *aggregateRow) takeQuick(columns [][]byte) bool {
+	if !r.quick {
+		return false
+	}
+	v, scale, err := rows.ParseDecimal(columns[r.column])
+	if err != nil || scale != r.scale[0] {
+		return false
+	}
+	lanes := r.lanes
+	lanes[r.count] = 1
+	for _, lane := range r.values {
+		lanes[lane] = v
+	}
+	return true
 }
 
 // take sets the lanes from the wanted columns of a row. If a field is at fault

@@ -7,7 +7,6 @@ import (
 
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/input"
-	"github.com/quernmr/quern/shuffle/fold"
 )
 
 var distinctDefinition = Definition{
@@ -49,7 +48,7 @@ func (o *distinctOptions) Build(in *input.Options, inputs []string) (mapreduce.R
 
 // presence is the fold of jobs that only want to know which keys there are.
 func presence() mapreduce.Fold[int64, struct{}] {
-	return mapreduce.NewFold([]fold.Op{fold.Or},
+	return mapreduce.NewFold([]mapreduce.Op{mapreduce.OpOr},
 		func(dst []int64, _ int64) { dst[0] = 0 },
 		func(mapreduce.Lanes) (struct{}, error) { return struct{}{}, nil })
 }
@@ -68,7 +67,7 @@ func distinctEstimate(it *items) mapreduce.Runnable {
 			emit.Emit(false, register{number, rank})
 		}),
 		FirstBlock: it.firstBlock(),
-		Fold: mapreduce.NewSubFold([]fold.Op{fold.Max},
+		Fold: mapreduce.NewSubFold([]mapreduce.Op{mapreduce.OpMax},
 			func(dst []int64, v register) uint32 {
 				dst[0] = v.rank
 				return v.number

@@ -12,7 +12,6 @@ import (
 	"github.com/quernmr/quern/mapreduce/input"
 	"github.com/quernmr/quern/mapreduce/output"
 	"github.com/quernmr/quern/mapreduce/rows"
-	"github.com/quernmr/quern/shuffle/fold"
 )
 
 var histogramDefinition = Definition{
@@ -66,7 +65,7 @@ func (o *histogramOptions) Build(in *input.Options, inputs []string) (mapreduce.
 		Name:        "histogram",
 		NewBlockMap: newMap,
 		FirstBlock:  first,
-		Fold: mapreduce.NewFold([]fold.Op{fold.Max, fold.Sum},
+		Fold: mapreduce.NewFold([]mapreduce.Op{mapreduce.OpMax, mapreduce.OpSum},
 			func(dst []int64, bin int64) { dst[0], dst[1] = bin, 1 },
 			func(l mapreduce.Lanes) ([]output.Value, error) {
 				start, err := bins.start(l.V[0])

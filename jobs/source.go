@@ -38,9 +38,22 @@ type counters interface {
 	Counter(name string) *mapreduce.Counter
 }
 
+// begin begins a block; Next then goes through its records.
+func (r *rowReader) begin(b mapreduce.Block) error { return r.Reset(b) }
+
+// end ends a block after so many records, and gives the error that Next met.
+func (r *rowReader) end(counts counters, records int64) error {
+	counts.AddRecords(records)
+	if n := r.Skipped(); n > r.skipped {
+		counts.Counter("records skipped").Add(n - r.skipped)
+		r.skipped = n
+	}
+	return r.Err()
+}
+
 // each calls do for every record of b, while the parser stands at it.
 func (r *rowReader) each(b mapreduce.Block, counts counters, do func() error) error {
-	if err := r.Reset(b); err != nil {
+	if err := r.begin(b); err != nil {
 		return err
 	}
 	records := int64(0)
@@ -50,12 +63,7 @@ func (r *rowReader) each(b mapreduce.Block, counts counters, do func() error) er
 			return err
 		}
 	}
-	counts.AddRecords(records)
-	if n := r.Skipped(); n > r.skipped {
-		counts.Counter("records skipped").Add(n - r.skipped)
-		r.skipped = n
-	}
-	return r.Err()
+	return r.end(counts, records)
 }
 
 // newHeaderFunc returns the function that reads the beginning of a file for

@@ -14,7 +14,6 @@ import (
 	"github.com/quernmr/quern/mapreduce/output"
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/group"
-	"github.com/quernmr/quern/shuffle/spill"
 )
 
 // drain folds, sorts, reduces and writes, and balances the books.
@@ -83,14 +82,13 @@ func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, erro
 		for _, m := range e.mappers {
 			cs = append(cs, m.collector())
 		}
-		runs, err := e.compactGroup()
-		if err != nil {
+		if err := e.compactGroup(ctx); err != nil {
 			return nil, nil, err
 		}
 		for _, c := range cs {
 			e.combined += c.Records()
 		}
-		d, err := group.NewDrain(ctx, e.grpCfg, cs, runs, group.Options{Workers: e.opts.Workers, Sample: sample})
+		d, err := group.NewDrain(ctx, e.grpCfg, cs, e.grpRuns, group.Options{Workers: e.opts.Workers, Sample: sample})
 		if err == nil && sample > 0 {
 			e.sample.Merge(d.Sample())
 		}
@@ -103,14 +101,15 @@ func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, erro
 	for _, c := range cs {
 		e.combined += c.Records()
 	}
+	if err := e.compactFold(ctx); err != nil {
+		return nil, nil, err
+	}
 	d, err := fold.NewDrain(ctx, e.foldCfg, cs, e.foldRuns, fold.Options{Workers: e.opts.Workers, Sample: sample})
 	if err == nil && sample > 0 {
 		e.sample.Merge(d.Sample())
 	}
 	return d, nil, err
 }
-
-func (e *engine) compactGroup() ([]*spill.Run, error) { return e.grpRuns, nil }
 
 // audit balances the books.
 func (e *engine) audit(f *fold.Drain, w *writePhase) (*Audit, error) {

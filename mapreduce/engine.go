@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -273,32 +271,6 @@ func (e *engine) reportProgress() func() {
 	return func() {
 		close(done)
 		wg.Wait()
-	}
-}
-
-// runPath names the next run, in a folder of the job's own.
-func (e *engine) runPath() (string, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.dir == "" {
-		dir, err := os.MkdirTemp(e.opts.SpillDir, "quern-spill-")
-		if err != nil {
-			return "", fmt.Errorf("make a folder for what does not fit in memory: %w (choose another with --spill-dir)", err)
-		}
-		e.dir = dir
-	}
-	return filepath.Join(e.dir, fmt.Sprintf("run-%06d", e.spills.Add(1))), nil
-}
-
-func (e *engine) removeRuns() {
-	for _, r := range e.foldRuns {
-		_ = r.Remove()
-	}
-	for _, r := range e.grpRuns {
-		_ = r.Remove()
-	}
-	if e.dir != "" {
-		_ = os.RemoveAll(e.dir)
 	}
 }
 

@@ -32,7 +32,7 @@ type Fold[V, R any] struct {
 
 // NewFold makes a fold of len(ops) lanes, 1 to fold.MaxLanes (1 to 4 can run in
 // the kernel). put writes a value's lanes, get makes the result of a key's.
-func NewFold[V, R any](ops []fold.Op, put func(dst []int64, v V), get func(l Lanes) (R, error)) Fold[V, R] {
+func NewFold[V, R any](ops []Op, put func(dst []int64, v V), get func(l Lanes) (R, error)) Fold[V, R] {
 	return Fold[V, R]{ops: ops, put: put, get: get}
 }
 
@@ -40,6 +40,25 @@ func NewFold[V, R any](ops []fold.Op, put func(dst []int64, v V), get func(l Lan
 // of a sketch or the bins of a histogram: put writes a value's lanes and names
 // the part they go to; get sees all parts of a key that got a value, in
 // ascending order.
-func NewSubFold[V, R any](ops []fold.Op, put func(dst []int64, v V) uint32, get func(subs iter.Seq2[uint32, Lanes]) (R, error)) Fold[V, R] {
+func NewSubFold[V, R any](ops []Op, put func(dst []int64, v V) uint32, get func(subs iter.Seq2[uint32, Lanes]) (R, error)) Fold[V, R] {
 	return Fold[V, R]{ops: ops, putSub: put, getSub: get}
 }
+
+// Op is what a lane does with a further value.
+type Op = fold.Op
+
+// The operations of lanes.
+const (
+	OpSum = fold.Sum
+	OpMin = fold.Min
+	OpMax = fold.Max
+	OpAnd = fold.And
+	OpOr  = fold.Or
+	OpXor = fold.Xor
+)
+
+// MaxLanes is the largest number of lanes of a fold.
+const MaxLanes = fold.MaxLanes
+
+// MaxScale is the largest decimal scale of a lane.
+const MaxScale = fold.MaxScale

@@ -348,6 +348,8 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%s: %q", shell, got)
 		}
 	}
+	quern(t, "completion", "tcsh").failure(t, exitUsage, "tcsh", "fish")
+	quern(t, "completion", "bash", "x").failure(t, exitUsage, `"x"`)
 	for _, c := range []struct {
 		args []string
 		want string
@@ -369,8 +371,8 @@ func TestCompletion(t *testing.T) {
 
 // TestEveryOptionIsAFlag finds options of a type that no flag is made of.
 func TestEveryOptionIsAFlag(t *testing.T) {
-	a := &app{}
 	for _, d := range jobs.All() {
+		a := &app{args: []string{d.Name}}
 		cmd := a.jobCommand(d, a.runJob)
 		keys := append(keysOf(d.New()), generalKeys()...)
 		slices.Sort(keys)

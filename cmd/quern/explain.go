@@ -29,7 +29,7 @@ it. It takes the same arguments as the job's own command, or a job file.`
 		sub := a.jobCommand(d, a.explainJob)
 		sub.GroupID = ""
 		sub.Use = strings.Replace(sub.Use, " [-o DIR]", "", 1)
-		sub.Example = ""
+		sub.Example = "" // those are of the job itself
 		explains(sub)
 		cmd.AddCommand(sub)
 	}
@@ -48,9 +48,13 @@ it. It takes the same arguments as the job's own command, or a job file.`
 // explains makes the flags of a command that runs jobs those of one that explains.
 func explains(cmd *cobra.Command) {
 	for _, name := range []string{"quiet", "verbose"} {
-		cmd.Flags().Lookup(name).Hidden = true
+		if f := cmd.Flags().Lookup(name); f != nil {
+			f.Hidden = true
+		}
 	}
-	cmd.Flags().Lookup("json").Usage = "print a JSON object"
+	if f := cmd.Flags().Lookup("json"); f != nil {
+		f.Usage = "print a JSON object"
+	}
 }
 
 func (a *app) explainJob(cmd *cobra.Command, r request) error {

@@ -44,10 +44,28 @@ func addFlags(flags *pflag.FlagSet, group string, options any) {
 			flags.Float64VarP(p, s.Name, s.Short, *p, s.Help)
 		case *[]string:
 			flags.StringArrayVarP(p, s.Name, s.Short, *p, s.Help)
+			showAsList(flags.Lookup(s.Name))
 		default:
 			continue // the test of all jobs' flags finds these
 		}
 		inGroup(flags, group, s.Name)
+	}
+}
+
+// listValue is a flag that takes several values, under a name for people.
+type listValue struct {
+	pflag.Value
+	pflag.SliceValue
+}
+
+func (listValue) Type() string { return "list" }
+
+func showAsList(f *pflag.Flag) {
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		if len(list.GetSlice()) == 0 {
+			f.DefValue = ""
+		}
+		f.Value = listValue{f.Value, list}
 	}
 }
 

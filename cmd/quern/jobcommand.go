@@ -36,8 +36,15 @@ type report struct {
 // action is what is done with a job: run or explain it.
 type action func(cmd *cobra.Command, r request) error
 
-// jobCommand makes the command for a job; act does the work.
+// jobCommand makes the command for a job; act does the work. If the arguments
+// do not hold the job's name the command is only there to be listed: making all
+// flags of all jobs would be half of the time that quern takes to start.
 func (a *app) jobCommand(d jobs.Definition, act action) *cobra.Command {
+	if !slices.Contains(a.args, d.Name) {
+		return &cobra.Command{Use: d.Name, Short: d.Short, GroupID: jobGroup, RunE: func(cmd *cobra.Command, _ []string) error {
+			return unknownCommand(cmd.Root(), d.Name) // never called
+		}}
+	}
 	own := d.New()
 	var common jobs.Common
 	var said report

@@ -63,7 +63,28 @@ within a memory budget, and gives the same result every time.
 	root.SetHelpCommandGroupID(otherGroup)
 	root.SetCompletionCommandGroupID(otherGroup)
 	root.SetHelpCommand(helpCommand())
+	a.tidyCompletion(root)
 	return root
+}
+
+// tidyCompletion makes the command that the library adds behave as ours do.
+func (a *app) tidyCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd(a.args...)
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil || completion == root {
+		return
+	}
+	completion.Short = "print a completion script for bash, zsh, fish or powershell"
+	completion.Args = cobra.ArbitraryArgs
+	completion.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageErrorf(cmd, "no completion for %q: say bash, zsh, fish or powershell", args[0])
+		}
+		return cmd.Help()
+	}
+	for _, shell := range completion.Commands() {
+		shell.Args = noArgs
+	}
 }
 
 func helpCommand() *cobra.Command {
@@ -112,6 +133,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 func printHelp(w io.Writer, cmd *cobra.Command) {
 	cmd.InitDefaultHelpFlag()
 	cmd.InheritedFlags() // merges them into Flags
+	cmd.Flags().SortFlags = false
 	text := cmd.Long
 	if text == "" {
 		text = cmd.Short
@@ -144,7 +166,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 				set.AddFlag(f)
 			}
 		})
-		set.SortFlags = g.id == ""
+		set.SortFlags = false
 		if set.HasAvailableFlags() {
 			fmt.Fprintf(w, "\n%s:\n%s", g.title, set.FlagUsages())
 		}

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
-	"golang.org/x/text/transform"
 )
 
 // Open opens a split of p for reading. ctx also ends the reads that follow.
@@ -256,7 +254,7 @@ func (p *Plan) openWhole(ctx context.Context, index int, wide bool) (*wholeFile,
 		w.bytes = w.dec
 	}
 	if p.set.decoder != nil {
-		w.bytes = &encodedReader{r: transform.NewReader(w.bytes, p.set.decoder.NewDecoder()), file: file, set: p.set}
+		w.bytes = newEncodedReader(w.bytes, p.set.decoder, file)
 	}
 	w.rec = newRecordReader(ctx, w.bytes, file, p.set)
 	w.rec.count = file.Size < 0

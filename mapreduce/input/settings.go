@@ -29,7 +29,6 @@ type settings struct {
 	Options
 	cut     cutter
 	decoder encoding.Encoding // nil: bytes as they are
-	bom16   bool              // a byte order mark must say which UTF-16 it is
 	block   int               // bytes of a block
 	open    func(path string) (diskFile, error)
 }
@@ -66,7 +65,6 @@ func newSettings(o Options) (*settings, error) {
 	switch strings.ToLower(o.Encoding) {
 	case "", "utf-8", "utf8":
 	case "utf-16":
-		s.bom16 = true
 		s.decoder = unicode.UTF16(unicode.LittleEndian, unicode.ExpectBOM)
 	case "utf-16le":
 		s.decoder = unicode.UTF16(unicode.LittleEndian, unicode.IgnoreBOM)

@@ -232,7 +232,7 @@ func (w *finder) dir(path, prefix, rel string, above []fs.FileInfo, g *glob, out
 		}
 		switch {
 		case info.IsDir():
-			if e.Type()&fs.ModeSymlink != 0 && isAbove(info, above) {
+			if isAbove(info, above) {
 				w.loops = append(w.loops, full)
 				continue
 			}
@@ -279,7 +279,7 @@ func (w *finder) notes() []string {
 	if w.special > 0 {
 		n = append(n, fmt.Sprintf("%s in directories skipped that are neither files nor directories", plural(w.special, "name")))
 	}
-	n = noteEach(n, w.loops, "skipped: a symbolic link that leads back to itself")
+	n = noteEach(n, w.loops, "skipped: a symbolic link leads back to where it was found")
 	return noteEach(n, w.dangle, "skipped: a symbolic link to nothing")
 }
 

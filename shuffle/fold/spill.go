@@ -3,7 +3,6 @@
 package fold
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -12,11 +11,15 @@ import (
 	"github.com/quernmr/quern/shuffle/spill"
 )
 
+// RunOptions say how runs of folded pairs are written: each key once, so
+// payloads need no order.
+var RunOptions = spill.Options{ByKey: true}
+
 // WriteRun folds what the combiner holds, sorts it by part and key and writes
 // it as a run. The combiner is to be Reset afterwards. It returns how many
 // records were folded, and offers every distinct key to sample if that is not nil.
 func (c *Combiner) WriteRun(path string, sample *pairs.BottomK) (run Run, folded int64, err error) {
-	w, err := spill.Create(path, spill.Options{})
+	w, err := spill.Create(path, RunOptions)
 	if err != nil {
 		return Run{}, 0, err
 	}
@@ -88,7 +91,6 @@ func (d *Drain) planRuns() {
 		bytesOnDisk += r.Bytes()
 	}
 	for part := range d.borders {
-		d.borders[part] = [][]byte{}
 		var keys [][]byte
 		for _, r := range d.runs {
 			for _, k := range r.FirstKeys(part) {
@@ -97,35 +99,20 @@ func (d *Drain) planRuns() {
 				}
 			}
 		}
-		n := int(bytesOnDisk / int64(d.cfg.Partitions) / mergeRange)
-		if n < 2 || len(keys) < 2 {
-			continue
-		}
-		slices.SortFunc(keys, bytes.Compare)
-		for i := 1; i < n; i++ {
-			k := keys[i*len(keys)/n]
-			if l := d.borders[part]; len(k) > 0 && (len(l) == 0 || bytes.Compare(l[len(l)-1], k) < 0) {
-				d.borders[part] = append(l, k)
-			}
-		}
+		d.borders[part] = pairs.Borders(keys, int(bytesOnDisk/int64(d.cfg.Partitions)/mergeRange))
 	}
 }
 
 // eachMerged merges a range of all runs.
 func (w *Walker) eachMerged(ctx context.Context, part, rng int, fn func(key []byte, lanes, carry []int64) error) (err error) {
 	d := w.d
-	var lo, hi []byte
-	if b := d.borders[part]; rng > 0 {
-		lo = b[rng-1]
-		if rng < len(b) {
-			hi = b[rng]
-		}
-	} else if len(b) > 0 {
-		hi = b[0]
-	}
+	lo, hi := pairs.Between(d.borders[part], rng)
 	cursors := make([]spill.Cursor, len(d.runs))
 	for i, r := range d.runs {
-		cursors[i] = &scaled{Cursor: r.Cursor(part, lo, hi), d: d, from: r.Scale}
+		cursors[i] = r.Cursor(part, lo, hi)
+		if !d.sameScale(r.Scale) {
+			cursors[i] = &scaled{Cursor: cursors[i], d: d, from: r.Scale}
+		}
 	}
 	m := spill.NewKeyMerger(cursors)
 	defer m.Close()
@@ -155,7 +142,7 @@ func (w *Walker) eachMerged(ctx context.Context, part, rng int, fn func(key []by
 		if err != nil {
 			return err
 		}
-		if open && bytes.Equal(m.Key(), w.key) {
+		if open && m.SameKey() {
 			for i, op := range d.cfg.Ops {
 				a, b := sum[i], v[i]
 				s := op.Apply(a, b)
@@ -197,9 +184,10 @@ type scaled struct {
 	err     error
 }
 
-func (s *scaled) same() bool {
-	for i, n := range s.d.scale {
-		if s.from == nil && n > 0 || s.from != nil && s.from[i] != n {
+// sameScale says whether lanes at scale from need no change.
+func (d *Drain) sameScale(from []uint8) bool {
+	for i, n := range d.scale {
+		if from == nil && n > 0 || from != nil && from[i] != n {
 			return false
 		}
 	}
@@ -209,10 +197,6 @@ func (s *scaled) same() bool {
 func (s *scaled) Next() bool {
 	if s.err != nil || !s.Cursor.Next() {
 		return false
-	}
-	if s.d.scale == nil || s.same() {
-		s.payload = nil
-		return true
 	}
 	if s.lanes == nil {
 		n := len(s.d.cfg.Ops)
@@ -237,12 +221,7 @@ func (s *scaled) Next() bool {
 	return true
 }
 
-func (s *scaled) Payload() []byte {
-	if s.payload != nil {
-		return s.payload
-	}
-	return s.Cursor.Payload()
-}
+func (s *scaled) Payload() []byte { return s.payload }
 
 func (s *scaled) Err() error {
 	if s.err != nil {

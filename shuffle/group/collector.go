@@ -10,8 +10,8 @@ import (
 	"github.com/quernmr/quern/shuffle/spill"
 )
 
-// MaxPayload is the longest value in bytes.
-const MaxPayload = 1 << 31
+// MaxPair is the largest pair, key and value together, in bytes.
+const MaxPair = spill.MaxPair - 64
 
 // Config is what the collectors of a job have in common.
 type Config struct {
@@ -65,8 +65,8 @@ func (c *Collector) Add(key, payload []byte) {
 		return
 	}
 	c.emitted++
-	if len(key) > pairs.MaxKey || len(payload) > MaxPayload {
-		c.err = fmt.Errorf("a key of %d bytes with a value of %d is over the limits of %d and %d", len(key), len(payload), pairs.MaxKey, MaxPayload)
+	if len(key)+len(payload) > MaxPair {
+		c.err = fmt.Errorf("a key of %d bytes with a value of %d is over the limit of %d together", len(key), len(payload), MaxPair)
 		return
 	}
 	if c.buckets.Bytes() >= c.cfg.Share {

@@ -156,15 +156,7 @@ func (d *Drain) Cursor(part, rng int) spill.Cursor {
 }
 
 func (d *Drain) merge(part, rng int) spill.Cursor {
-	var lo, hi []byte
-	if b := d.borders[part]; rng > 0 {
-		lo = b[rng-1]
-		if rng < len(b) {
-			hi = b[rng]
-		}
-	} else if len(b) > 0 {
-		hi = b[0]
-	}
+	lo, hi := pairs.Between(d.borders[part], rng)
 	cursors := make([]spill.Cursor, len(d.runs))
 	for i, r := range d.runs {
 		cursors[i] = r.Cursor(part, lo, hi)
@@ -179,22 +171,11 @@ func (d *Drain) planRuns() {
 		onDisk += r.Bytes()
 	}
 	for part := range d.borders {
-		d.borders[part] = [][]byte{}
 		var keys [][]byte
 		for _, r := range d.runs {
 			keys = append(keys, r.FirstKeys(part)...)
 		}
-		n := int(onDisk / int64(d.cfg.Partitions) / mergeRange)
-		if n < 2 || len(keys) < 2 {
-			continue
-		}
-		slices.SortFunc(keys, bytes.Compare)
-		for i := 1; i < n; i++ {
-			k := keys[i*len(keys)/n]
-			if l := d.borders[part]; len(k) > 0 && (len(l) == 0 || bytes.Compare(l[len(l)-1], k) < 0) {
-				d.borders[part] = append(l, k)
-			}
-		}
+		d.borders[part] = pairs.Borders(keys, int(onDisk/int64(d.cfg.Partitions)/mergeRange))
 	}
 }
 

@@ -19,8 +19,8 @@ const (
 	lenMask   = carryFlag - 1
 )
 
-// MaxKey is the longest key in bytes.
-const MaxKey = 1 << 30
+// MaxKey is the longest key in bytes: what a run can hold with its value.
+const MaxKey = 1<<30 - 4096
 
 // Layout says what stands behind a record's key: that many lanes, or a payload
 // of bytes if Lanes is negative.

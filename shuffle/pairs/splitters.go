@@ -81,6 +81,35 @@ func (s *Splitters) Range(key []byte) int {
 	return base
 }
 
+// Borders cuts sorted runs into at most n ranges by the first keys of their
+// blocks, of which each stands for about as many bytes: range i begins at the
+// border before it. Keys must be of whole groups, so that no group is cut.
+func Borders(keys [][]byte, n int) [][]byte {
+	borders := [][]byte{}
+	if n < 2 || len(keys) < 2 {
+		return borders
+	}
+	slices.SortFunc(keys, bytes.Compare)
+	for i := 1; i < n; i++ {
+		k := keys[i*len(keys)/n]
+		if len(k) > 0 && (len(borders) == 0 || bytes.Compare(borders[len(borders)-1], k) < 0) {
+			borders = append(borders, k)
+		}
+	}
+	return borders
+}
+
+// Between returns the borders of range rng: lo <= key < hi, nil if there is none.
+func Between(borders [][]byte, rng int) (lo, hi []byte) {
+	if rng > 0 {
+		lo = borders[rng-1]
+	}
+	if rng < len(borders) {
+		hi = borders[rng]
+	}
+	return lo, hi
+}
+
 // BottomK keeps the k distinct keys with the smallest fixed hashes: a sample
 // of the distinct keys that depends on nothing but them. Merging the samples
 // of parts gives the sample of the whole.
