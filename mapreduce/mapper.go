@@ -98,6 +98,9 @@ func (m *typedMapper[K, V]) block(b Block) (err error) {
 	} else {
 		err = m.each(b)
 	}
+	if c := m.emit.comb; c != nil {
+		c.Flush()
+	}
 	if err == nil {
 		err = m.emit.err()
 	}

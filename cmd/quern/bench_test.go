@@ -41,6 +41,7 @@ func TestBenchJSON(t *testing.T) {
 }
 
 func TestBenchOnFile(t *testing.T) {
+	t.Parallel()
 	in := file(t, "in", words)
 	o := quern(t, "bench", "wordcount", in, "--runs=2", "--memory=256MiB", "--", "--lower")
 	table := o.success(t)

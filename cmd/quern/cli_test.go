@@ -80,6 +80,7 @@ func TestJoin(t *testing.T) {
 
 // TestBooks compares the words of real text with a count made another way.
 func TestBooks(t *testing.T) {
+	t.Parallel()
 	books, err := filepath.Glob("../../testdata/books/*.txt")
 	if err != nil || len(books) == 0 {
 		t.Fatalf("no books: %v", err)

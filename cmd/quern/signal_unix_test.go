@@ -81,6 +81,7 @@ func TestInterrupt(t *testing.T) {
 
 // TestInterruptBeforeWriter interrupts a job whose named pipe nobody has opened.
 func TestInterruptBeforeWriter(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	pipe := filepath.Join(folder, "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -114,6 +115,7 @@ func TestInterruptBeforeWriter(t *testing.T) {
 
 // TestReaderGoesAway closes standard output after a few bytes, as head does.
 func TestReaderGoesAway(t *testing.T) {
+	t.Parallel()
 	var text bytes.Buffer
 	if err := writeWords(&text, 2_000_000, 1); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ type File struct {
 	Path        string // as found; "-" is standard input
 	Index       int    // position in Plan.Files
 	Size        int64  // bytes on disk; -1: unknown (pipes, standard input)
-	Compression string // "", "gzip", "zstd", "bzip2", "xz", "snappy", "s2", "lz4"; pipes are only known once read
+	Compression string // "", "gzip", "zstd", "bzip2", "xz", "snappy", "s2", "lz4"; of pipes, and of small files among more than 16,384, only known in the File of a Block
 }
 
 // Split is a part of the input that one map task reads. It is plain data.

@@ -68,7 +68,9 @@ func BenchmarkCompressed(b *testing.B) {
 	}
 }
 
-func BenchmarkBzip2(b *testing.B) { benchRead(b, Options{}, bytes.Repeat(packBzip2(lines(40000, 1)), 12)) }
+func BenchmarkBzip2(b *testing.B) {
+	benchRead(b, Options{}, bytes.Repeat(packBzip2(lines(40000, 1)), 12))
+}
 
 func BenchmarkEachLine(b *testing.B) {
 	text := bigText(16 << 20)

@@ -67,16 +67,16 @@ func newGlob(pattern string) glob {
 	}
 	rest = validRunes(rest)
 	g := glob{root: root, pattern: rest, dirs: dirs, parts: strings.Split(rest, "/"), prune: true}
-	// A brace may hold slashes; then only whole paths can be matched.
+	// Braces and brackets may hold slashes; then only whole paths can be matched.
 	depth := 0
 	for i := 0; i < len(rest); i++ {
 		switch rest[i] {
 		case '\\':
 			i++
-		case '{':
+		case '{', '[':
 			depth++
-		case '}':
-			depth--
+		case '}', ']':
+			depth = max(0, depth-1)
 		case '/':
 			if depth > 0 {
 				g.prune = false

@@ -72,7 +72,7 @@ func ParseDecimal(b []byte) (mantissa int64, scale uint8, err error) {
 			n--
 		}
 		w |= (uint64('0') * ones) >> (uint(8*n) & 127) // leading zeros
-		if n > 0 && (w+0x46*ones|w-'0'*ones)&highs == 0 {
+		if n > 0 && ((w+0x46*ones)|(w-'0'*ones))&highs == 0 {
 			w = (w & (0x0f * ones)) * (1 + 10<<8) >> 8
 			w = (w & 0x00ff00ff00ff00ff) * (1 + 100<<16) >> 16
 			w = (w & 0x0000ffff0000ffff) * (1 + 10000<<32) >> 32

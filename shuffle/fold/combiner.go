@@ -49,6 +49,10 @@ type Combiner struct {
 	carries map[uint64]int64
 	scale   []uint8
 	err     error
+
+	wait    [batch]waiting
+	waits   int
+	touched uint64 // keeps the loads of Flush from being optimised away
 }
 
 // NewCombiner makes a combiner.
@@ -101,22 +105,77 @@ func (c *Combiner) Check() []uint64 { return c.check }
 // Scale returns the decimal scale per lane, nil if none was set.
 func (c *Combiner) Scale() []uint8 { return c.scale }
 
+// waiting is a short key on its way into the table.
+type waiting struct {
+	k0, k1, h uint64
+	n         uint64
+	v         int64
+}
+
+// batch is how many short keys wait before they are looked up together: their
+// loads from slots and records then overlap, instead of each waiting in turn
+// for the memory.
+const batch = 32
+
 // Add1 folds a value into a key of a job with a single sum lane. It is the
-// fast case of Add.
+// fast case of Add. Call Flush before looking at what the combiner holds.
+func (c *Combiner) Add1(p unsafe.Pointer, n int, v int64) {
+	if n > 16 {
+		h := c.cfg.Seed.Hash(p, n)
+		c.emitted++
+		c.check[0] += uint64(v) * h
+		c.addOne(p, n, 0, 0, h, v)
+		return
+	}
+	k0, k1 := pairs.LoadShort(p, n)
+	w := &c.wait[c.waits%batch]
+	w.k0, w.k1, w.n, w.v = k0, k1, uint64(n), v
+	w.h = c.cfg.Seed.HashShort(k0, k1, n)
+	c.waits++
+	if c.waits == batch {
+		c.Flush()
+	}
+}
+
+// Flush folds the pairs that still wait.
 //
 //go:nocheckptr
-func (c *Combiner) Add1(p unsafe.Pointer, n int, v int64) {
-	var k0, k1, h uint64
-	if n <= 16 {
-		k0, k1 = pairs.LoadShort(p, n)
-		h = c.cfg.Seed.HashShort(k0, k1, n)
-	} else {
-		h = c.cfg.Seed.Hash(p, n)
+func (c *Combiner) Flush() {
+	wait := c.wait[:c.waits]
+	if len(wait) == 0 {
+		return
 	}
-	c.emitted++
-	c.check[0] += uint64(v) * h
+	c.waits = 0
+	c.emitted += int64(len(wait))
+	// Two passes that only load, without branches on what they loaded, bring
+	// slots and records into the cache; the third works on them.
+	var refs [batch]pairs.Ref
+	slots := unsafe.Pointer(unsafe.SliceData(c.slots))
+	check := c.check[0]
+	for i := range wait {
+		refs[i] = pairs.Ref(*(*uint64)(unsafe.Add(slots, wait[i].h&c.mask<<3)))
+		check += uint64(wait[i].v) * wait[i].h
+	}
+	c.check[0] = check
+	var heads uint64
+	for i := range wait {
+		heads += *(*uint64)(c.cfg.Arena.At(refs[i]))
+	}
+	c.touched = heads
+	for i := range wait {
+		w := &wait[i]
+		c.addOne(nil, int(w.n), w.k0, w.k1, w.h, w.v)
+	}
+}
+
+// addOne folds a value into a key of at most 16 bytes, given as two words, or
+// of more, given by its address.
+//
+//go:nocheckptr
+func (c *Combiner) addOne(p unsafe.Pointer, n int, k0, k1, h uint64, v int64) {
 	head := pairs.Head(h, n)
 	slots := unsafe.Pointer(&c.slots[h&c.mask])
+	kw := pairs.KeyWords(n)
 	for w := uintptr(0); w < frontWays*8; w += 8 {
 		s := *(*uint64)(unsafe.Add(slots, w))
 		if (s^h)>>32 != 0 {
@@ -126,7 +185,6 @@ func (c *Combiner) Add1(p unsafe.Pointer, n int, v int64) {
 		if *(*uint64)(rec) != head {
 			continue
 		}
-		kw := pairs.KeyWords(n)
 		if n <= 16 {
 			if *(*uint64)(unsafe.Add(rec, 8)) != k0 || kw == 2 && *(*uint64)(unsafe.Add(rec, 16)) != k1 {
 				continue
@@ -147,7 +205,7 @@ func (c *Combiner) Add1(p unsafe.Pointer, n int, v int64) {
 	if r == 0 {
 		return
 	}
-	*(*int64)(unsafe.Add(c.cfg.Arena.At(r), 8+uintptr(pairs.KeyWords(n))<<3)) = v
+	*(*int64)(unsafe.Add(c.cfg.Arena.At(r), 8+uintptr(kw)<<3)) = v
 	c.remember(slots, h, r)
 }
 
@@ -246,6 +304,7 @@ func (c *Combiner) newRecord(h uint64, p unsafe.Pointer, n int, k0, k1 uint64) p
 		return 0
 	}
 	if c.buckets.Bytes() >= c.cfg.Share && c.err == nil {
+		// Pairs that wait are not records yet and stay where they are.
 		if err := c.cfg.Spill(c); err != nil {
 			c.fail(err)
 			return 0
@@ -254,7 +313,13 @@ func (c *Combiner) newRecord(h uint64, p unsafe.Pointer, n int, k0, k1 uint64) p
 	}
 	b := int(h >> c.shift)
 	if c.cfg.Partitions > 1 {
-		b += c.cfg.SubBuckets * pairs.Partition(pairs.FixedSeed.Hash(p, n-c.cfg.Suffix), c.cfg.Partitions)
+		var fixed uint64
+		if p == nil { // a single lane without suffix, see Flush
+			fixed = pairs.FixedSeed.HashShort(k0, k1, n)
+		} else {
+			fixed = pairs.FixedSeed.Hash(p, n-c.cfg.Suffix)
+		}
+		b += c.cfg.SubBuckets * pairs.Partition(fixed, c.cfg.Partitions)
 	}
 	kw := pairs.KeyWords(n)
 	r, err := c.buckets.Reserve(b, 1+kw+c.lanes)
@@ -295,6 +360,7 @@ var ErrScale = errors.New("value does not fit 64 bits with that many digits afte
 
 // SetScale brings all values of a lane to more digits after the point.
 func (c *Combiner) SetScale(lane int, scale uint8) {
+	c.Flush()
 	if c.scale == nil {
 		c.scale = make([]uint8, c.lanes)
 	}

@@ -111,6 +111,9 @@ func (c *Combiner) addString(key string, v []int64) {
 // drain returns all rows, checks their order and the books.
 func (s *setup) drain(t testing.TB) map[string][]*big.Int {
 	t.Helper()
+	for _, c := range s.cs {
+		c.Flush()
+	}
 	if len(s.runs) > 0 {
 		for _, c := range s.cs {
 			if c.Records() > 0 {

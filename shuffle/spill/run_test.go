@@ -70,7 +70,10 @@ func TestPairsOfAnySize(t *testing.T) {
 		r := writeRun(t, runPath(t.TempDir(), "run"), Options{Compression: c}, pairs)
 		for _, part := range r.Parts() {
 			mustEqual(t, c.String(), mustDrain(t, r.Cursor(part, nil, nil), part), inRange(pairs, part, nil, nil))
-			for _, p := range inRange(pairs, part, nil, nil) {
+			for i, p := range inRange(pairs, part, nil, nil) {
+				if c != S2 || i%3 != 0 {
+					continue // megabytes take their time
+				}
 				k := []byte(p.key)
 				mustEqual(t, c.String(), mustDrain(t, r.Cursor(part, k, nil), part), inRange(pairs, part, k, nil))
 				mustEqual(t, c.String(), mustDrain(t, r.Cursor(part, nil, k), part), inRange(pairs, part, nil, k))
