@@ -96,6 +96,7 @@ func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(colum
 // copyLanes is copy for a few lanes: a loop beats the call.
 func copyLanes(dst, lanes []int64) {
 	dst = dst[:len(lanes)]
+	//lint:ignore S1001 see above
 	for i, v := range lanes {
 		dst[i] = v
 	}

@@ -105,7 +105,7 @@ func parseFile(text []byte) (*File, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, more yaml.Node
 	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, errors.New("the job file is empty; it needs at least job: and inputs:")
+		return nil, errors.New("the job file is empty; it needs at least the keys job and inputs")
 	} else if err != nil {
 		return nil, err
 	}

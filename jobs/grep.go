@@ -27,7 +27,7 @@ row is a file and its number of matching lines.`,
 }
 
 type grepOptions struct {
-	Pattern      string `name:"pattern" short:"e" help:"what to look for"`
+	Pattern      string `name:"pattern" arg:"1" short:"e" help:"what to look for"`
 	IgnoreCase   bool   `name:"ignore-case" short:"i" help:"let upper and lower case be the same"`
 	Invert       bool   `name:"invert" short:"v" help:"the lines that do not match"`
 	Fixed        bool   `name:"fixed" short:"F" help:"the pattern is plain text"`

@@ -33,8 +33,10 @@ func TestJobs(t *testing.T) {
 	}{
 		{"words", "wordcount", "a.txt", "b a\na\u2003b\ra", "", "a\t3|b\t2"},
 		{"words in lower case", "wordcount", "a.txt", sayings, "--lower --min-count 2", "mill\t3|the\t3|äpfel\t2"},
-		{"words of letters", "wordcount", "a.txt", sayings, "--letters --lower",
-			"a\t1|b\t1|grinds\t2|it's\t1|mill\t3|miller’s\t1|quoted\t1|rock'n'roll\t1|the\t3|x\t1|y\t1|äpfel\t2"},
+		{
+			"words of letters", "wordcount", "a.txt", sayings, "--letters --lower",
+			"a\t1|b\t1|grinds\t2|it's\t1|mill\t3|miller’s\t1|quoted\t1|rock'n'roll\t1|the\t3|x\t1|y\t1|äpfel\t2",
+		},
 		{"top words", "wordcount", "a.txt", "c b a c b d", "--top 3", "b\t2|c\t2|a\t1"},
 		{"pairs of words", "wordcount", "a.txt", "a  b\tc\nb c a b\nx\n", "--ngrams 2", "a b\t2|b c\t2|c a\t1"},
 		{"triples in lower case", "wordcount", "a.txt", "A b C Ä b c", "--ngrams 3 --lower", "a b c\t1|b c ä\t1|c ä b\t1|ä b c\t1"},
@@ -49,8 +51,10 @@ func TestJobs(t *testing.T) {
 		{"grep plain text", "grep", "a.txt", "a.b\naxb\nA.B\n", "--pattern a.b --fixed --ignore-case", "a.b|A.B"},
 		{"grep with offset", "grep", "a.txt", "one\ntwo\nthree\none two", "--pattern two --with-offset", "4\ttwo|14\tone two"},
 
-		{"sum and mean", "aggregate", "a.csv", people, "--group-by city --sum age --mean age --count",
-			"\t-2.25\t-2.25\t1|London\t77.5\t38.75\t2|Paris\t41.5\t41.5\t2"},
+		{
+			"sum and mean", "aggregate", "a.csv", people, "--group-by city --sum age --mean age --count",
+			"\t-2.25\t-2.25\t1|London\t77.5\t38.75\t2|Paris\t41.5\t41.5\t2",
+		},
 		{"min and max", "aggregate", "a.csv", people, "--min age --max age", "-2.25\t41.5"},
 		{"all blank", "aggregate", "a.csv", people, "--group-by name --sum age --where name=='Bob'", "Bob\t"},
 		{"several columns", "aggregate", "a.csv", people, "--group-by city,age --count", "\t-2.25\t1|London\t36\t1|London\t41.5\t1|Paris\t\t1|Paris\t41.5\t1"},
@@ -60,16 +64,20 @@ func TestJobs(t *testing.T) {
 		{"nothing to group", "aggregate", "a.csv", "a,b\n", "--group-by a --count", ""},
 		{"rounded", "aggregate", "a.csv", "v\n0.125\n0.375\n1e3\n-0.005\n", "--sum v --decimals 2", "1000.5"},
 		{"scales", "aggregate", "a.csv", "v\n1\n0.1\n0.001\n2.50\n", "--sum v --min v --max v", "3.601\t0.001\t2.5"},
-		{"distinct values", "aggregate", "a.csv", people, "--group-by city --distinct age --distinct name --count",
-			"\t1\t1\t1|London\t2\t2\t2|Paris\t2\t1\t2"},
+		{
+			"distinct values", "aggregate", "a.csv", people, "--group-by city --distinct age --distinct name --count",
+			"\t1\t1\t1|London\t2\t2\t2|Paris\t2\t1\t2",
+		},
 		{"only distinct", "aggregate", "a.csv", people, "--distinct city", "2"},
 		{"tsv", "aggregate", "a.tsv", "k\tv\na\t1\nb\t2\na\t3\n", "--group-by k --sum v", "a\t4|b\t2"},
 		{"no header", "aggregate", "a.csv", "a;1\nb;2\na;3\n", "--comma ; --no-header --group-by 1 --sum 2", "a\t4|b\t2"},
 		{"columns", "aggregate", "a.csv", "a,1\nb,2\na,3\n", "--columns k,v --group-by k --mean v", "a\t2|b\t2"},
 		{"json paths", "aggregate", "a.jsonl", events, "--group-by user.id --sum ms --count", "\t100\t1|u1\t12\t2|u2\t7.5\t1"},
 		{"json where", "aggregate", "a.jsonl", events, "--count --where ok==true&&'a'_in_(tags??[])", "1"},
-		{"log", "aggregate", "a.log", access, `--pattern ^(?P<ip>\S+)_(?P<method>\S+)_\S+_(?P<status>\d+)$ --on-mismatch skip --group-by ip --count --max status`,
-			"10.0.0.1\t200\t2|10.0.0.2\t404\t1"},
+		{
+			"log", "aggregate", "a.log", access, `--pattern ^(?P<ip>\S+)_(?P<method>\S+)_\S+_(?P<status>\d+)$ --on-mismatch skip --group-by ip --count --max status`,
+			"10.0.0.1\t200\t2|10.0.0.2\t404\t1",
+		},
 
 		{"distinct", "distinct", "a.txt", "a\nb\na\n\nb\r\n", "", "3"},
 		{"distinct of nothing", "distinct", "a.txt", "", "", "0"},

@@ -19,20 +19,41 @@ func TestJoin(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"inner", []string{"--left-on", "id", "--right-on", "user", users, visits},
-			[]string{"1\tAda\t/b\ty", "1\tAda\t/d\t", "2\tBo\t/a\tx", "2\tBo\t/e\tw", "2\tBob\t/a\tx", "2\tBob\t/e\tw"}},
-		{"left", []string{"--left-on", "id", "--right-on", "user", "--type", "left", "--right-columns", "page", users, visits},
-			[]string{"1\tAda\t/b", "1\tAda\t/d", "2\tBo\t/a", "2\tBo\t/e", "2\tBob\t/a", "2\tBob\t/e", "3\tCy\t"}},
-		{"right", []string{"--left-on", "user", "--right-on", "id", "--type", "right", "--left-columns", "page", visits, users},
-			[]string{"1\t/b\tAda", "1\t/d\tAda", "2\t/a\tBo", "2\t/a\tBob", "2\t/e\tBo", "2\t/e\tBob", "3\t\tCy"}},
-		{"full", []string{"--left-on", "id", "--right-on", "user", "--type", "full", "--right-columns", "page", users, visits},
-			[]string{"1\tAda\t/b", "1\tAda\t/d", "2\tBo\t/a", "2\tBo\t/e", "2\tBob\t/a", "2\tBob\t/e", "3\tCy\t", "9\t\t/c"}},
-		{"with itself", []string{"--on", "id", users, users},
-			[]string{"1\tAda\tAda", "2\tBo\tBo", "2\tBo\tBob", "2\tBob\tBo", "2\tBob\tBob", "3\tCy\tCy"}},
-		{"json whole records", []string{"--left-on", "id", "--right-on", "u.id", usersJSON, visitsJSON},
-			[]string{"1\t" + `{"id":1,"name":"Ada"}` + "\t" + `{"u":{"id":1},"page":"/a"}`}},
-		{"json full", []string{"--left-on", "id", "--right-on", "u.id", "--type", "full", "--left-columns", "name", "--right-columns", "page", usersJSON, visitsJSON},
-			[]string{"\t?\t", "\t\t/b", "1\tAda\t/a", "3\t\t"}},
+		{
+			"inner",
+			[]string{"--left-on", "id", "--right-on", "user", users, visits},
+			[]string{"1\tAda\t/b\ty", "1\tAda\t/d\t", "2\tBo\t/a\tx", "2\tBo\t/e\tw", "2\tBob\t/a\tx", "2\tBob\t/e\tw"},
+		},
+		{
+			"left",
+			[]string{"--left-on", "id", "--right-on", "user", "--type", "left", "--right-columns", "page", users, visits},
+			[]string{"1\tAda\t/b", "1\tAda\t/d", "2\tBo\t/a", "2\tBo\t/e", "2\tBob\t/a", "2\tBob\t/e", "3\tCy\t"},
+		},
+		{
+			"right",
+			[]string{"--left-on", "user", "--right-on", "id", "--type", "right", "--left-columns", "page", visits, users},
+			[]string{"1\t/b\tAda", "1\t/d\tAda", "2\t/a\tBo", "2\t/a\tBob", "2\t/e\tBo", "2\t/e\tBob", "3\t\tCy"},
+		},
+		{
+			"full",
+			[]string{"--left-on", "id", "--right-on", "user", "--type", "full", "--right-columns", "page", users, visits},
+			[]string{"1\tAda\t/b", "1\tAda\t/d", "2\tBo\t/a", "2\tBo\t/e", "2\tBob\t/a", "2\tBob\t/e", "3\tCy\t", "9\t\t/c"},
+		},
+		{
+			"with itself",
+			[]string{"--on", "id", users, users},
+			[]string{"1\tAda\tAda", "2\tBo\tBo", "2\tBo\tBob", "2\tBob\tBo", "2\tBob\tBob", "3\tCy\tCy"},
+		},
+		{
+			"json whole records",
+			[]string{"--left-on", "id", "--right-on", "u.id", usersJSON, visitsJSON},
+			[]string{"1\t" + `{"id":1,"name":"Ada"}` + "\t" + `{"u":{"id":1},"page":"/a"}`},
+		},
+		{
+			"json full",
+			[]string{"--left-on", "id", "--right-on", "u.id", "--type", "full", "--left-columns", "name", "--right-columns", "page", usersJSON, visitsJSON},
+			[]string{"\t?\t", "\t\t/b", "1\tAda\t/a", "3\t\t"},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			slices.Sort(c.want)

@@ -33,8 +33,13 @@ func (f *RowFormat) unused() error {
 		name string
 		set  bool
 	}{
-		{"input-format", f.InputFormat != ""}, {"comma", f.Comma != ""}, {"columns", len(f.Columns) > 0}, {"no-header", f.NoHeader},
-		{"pattern", f.Pattern != ""}, {"on-mismatch", f.OnMismatch != ""}, {"lazy-quotes", f.LazyQuotes},
+		{"input-format", f.InputFormat != ""},
+		{"comma", f.Comma != ""},
+		{"columns", len(f.Columns) > 0},
+		{"no-header", f.NoHeader},
+		{"pattern", f.Pattern != ""},
+		{"on-mismatch", f.OnMismatch != ""},
+		{"lazy-quotes", f.LazyQuotes},
 	} {
 		if o.set {
 			return fmt.Errorf("--%s is about fields of rows: say which one with --field", o.name)

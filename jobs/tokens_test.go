@@ -80,8 +80,10 @@ func TestTokenizerEveryRune(t *testing.T) {
 	for r := rune(0); r <= unicode.MaxRune; r++ {
 		checkWords(t, append(utf8.AppendRune([]byte("a"), r), 'b'))
 	}
-	special := []string{"\u0085", "\u00a0", "\u1680", "\u2000", "\u200a", "\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000",
-		"\x85", "\xc2", "\xc2\xc2\x85", "\xe2\x80", "\xe2\x80\xe2\x80\x80", "\xe1\x9a", "\xe3\x80", "\xf0\x80\x80\x80", "é", "\t", "\x00"}
+	special := []string{
+		"\u0085", "\u00a0", "\u1680", "\u2000", "\u200a", "\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000",
+		"\x85", "\xc2", "\xc2\xc2\x85", "\xe2\x80", "\xe2\x80\xe2\x80\x80", "\xe1\x9a", "\xe3\x80", "\xf0\x80\x80\x80", "é", "\t", "\x00",
+	}
 	for _, s := range special {
 		for before := range 130 {
 			for after := range 3 {
@@ -100,8 +102,10 @@ func TestTokenizerEveryRune(t *testing.T) {
 
 func TestTokenizerRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
-	pieces := []string{" ", "\n", "\r\n", "a", "bc", "word", "\u00a0", "\u2003", "\u3000", "\u0085", "\xc2", "\x85", "\xe2", "\x80", "é", "日本", "\xff",
-		"a very long word without any spaces in it, such as this-one-that-goes-on-and-on-beyond-sixty-four-bytes-for-sure"}
+	pieces := []string{
+		" ", "\n", "\r\n", "a", "bc", "word", "\u00a0", "\u2003", "\u3000", "\u0085", "\xc2", "\x85", "\xe2", "\x80", "é", "日本", "\xff",
+		"a very long word without any spaces in it, such as this-one-that-goes-on-and-on-beyond-sixty-four-bytes-for-sure",
+	}
 	for range 3000 {
 		var data []byte
 		for range rng.IntN(400) {

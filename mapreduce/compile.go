@@ -59,16 +59,16 @@ func (j *Job[K, V, R]) build() (*program[K, V, R], error) {
 		return nil, errors.New("set exactly one of Fold and Reduce")
 	}
 	if folds && (j.Combine != nil || j.ValueOrder != nil) {
-		return nil, errors.New("Combine and ValueOrder go with Reduce, not with Fold")
+		return nil, errors.New("the fields Combine and ValueOrder go with Reduce, not with Fold")
 	}
 	if len(j.Fold.ops) > fold.MaxLanes {
 		return nil, fmt.Errorf("a fold of %d lanes: %d are the most", len(j.Fold.ops), fold.MaxLanes)
 	}
 	if j.Top > 0 && j.Rank == nil {
-		return nil, errors.New("Top needs Rank")
+		return nil, errors.New("a job with Top needs Rank")
 	}
 	if j.Top < 0 {
-		return nil, fmt.Errorf("Top is %d", j.Top)
+		return nil, fmt.Errorf("field Top is %d", j.Top)
 	}
 	p := &program[K, V, R]{job: j}
 	var err error

@@ -173,6 +173,9 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 	if err := tx.Commit(success); err != nil {
 		return nil, err
 	}
+	if t, ok := tx.(interface{ Notes() []string }); ok {
+		e.notes = append(e.notes, t.Notes()...)
+	}
 	e.setPhase("done")
 	return &Result{
 		Job: e.t.name, Audit: *audit, Counters: e.counters(), Notes: e.allNotes(),

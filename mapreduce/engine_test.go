@@ -387,8 +387,8 @@ func TestErrorsNameThePlace(t *testing.T) {
 	reduce := &mapreduce.Job[string, int64, int64]{
 		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, int64]) error { emit.Emit("k", 1); return nil },
 		Reduce: func(string, iter.Seq[int64], func(int64)) error {
-			var m map[string]int
-			m["x"] = 1
+			var none []int
+			none[len(none)] = 1
 			return nil
 		},
 	}
@@ -444,12 +444,15 @@ func TestCountersProgressStdin(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	type bad struct{ x int }
+	type bad struct{ hidden int }
 	for name, job := range map[string]mapreduce.Runnable{
-		"no map":      &mapreduce.Job[string, int64, int64]{Fold: mapreduce.Sum[int64]()},
-		"no fold":     &mapreduce.Job[[]byte, int64, int64]{Map: countWords},
-		"key type":    &mapreduce.Job[float64, int64, int64]{Map: func(mapreduce.Record, *mapreduce.Emitter[float64, int64]) error { return nil }, Fold: mapreduce.Sum[int64]()},
-		"hidden key":  &mapreduce.Job[bad, int64, int64]{Map: func(mapreduce.Record, *mapreduce.Emitter[bad, int64]) error { return nil }, Fold: mapreduce.Sum[int64]()},
+		"no map":   &mapreduce.Job[string, int64, int64]{Fold: mapreduce.Sum[int64]()},
+		"no fold":  &mapreduce.Job[[]byte, int64, int64]{Map: countWords},
+		"key type": &mapreduce.Job[float64, int64, int64]{Map: func(mapreduce.Record, *mapreduce.Emitter[float64, int64]) error { return nil }, Fold: mapreduce.Sum[int64]()},
+		"hidden key": &mapreduce.Job[bad, int64, int64]{Map: func(_ mapreduce.Record, e *mapreduce.Emitter[bad, int64]) error {
+			e.Emit(bad{hidden: 1}, 1)
+			return nil
+		}, Fold: mapreduce.Sum[int64]()},
 		"top no rank": func() mapreduce.Runnable { j := wordcount(); j.Top = 3; return j }(),
 	} {
 		if err := job.Validate(); err == nil {

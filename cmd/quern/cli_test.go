@@ -38,8 +38,10 @@ func TestEachJob(t *testing.T) {
 		{name: "grep without match", args: []string{"grep", "zzz", "IN"}, text: lines, want: ""},
 		{name: "grep on standard input", args: []string{"grep", "^A"}, text: lines, want: "Apple\n", stdin: true},
 		{name: "count", args: []string{"count", "IN"}, text: lines, want: "\t1\nApple\t1\napple\t1\npear\t2\n"},
-		{name: "aggregate", args: []string{"aggregate", "--group-by", "city", "--sum", "amount", "--count", "IN"}, file: "s.csv", text: sales,
-			want: "Oslo\t2\t2\nRome\t1\t1\n"},
+		{
+			name: "aggregate", args: []string{"aggregate", "--group-by", "city", "--sum", "amount", "--count", "IN"}, file: "s.csv", text: sales,
+			want: "Oslo\t2\t2\nRome\t1\t1\n",
+		},
 		{name: "distinct", args: []string{"distinct", "IN"}, text: lines, want: "4\n"},
 		{name: "topk", args: []string{"topk", "-k", "1", "IN"}, text: lines, want: "pear\t2\n"},
 		{name: "histogram", args: []string{"histogram", "--width", "10", "IN"}, text: "3\n12\n7\n", want: "0\t2\n10\t1\n"},

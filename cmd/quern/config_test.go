@@ -38,8 +38,10 @@ func TestPrecedence(t *testing.T) {
 		{"other job's variable", "", []string{"QUERN_GROUP_BY=x"}, nil, all},
 		{"a switch", "wordcount: {lower: true}\n", []string{"QUERN_LOWER=false"}, nil, all},
 		{"null is unset", "format: null\nwordcount:\n", nil, nil, all},
-		{"cluster variables", "", []string{"QUERN_PORT=tcp://10.0.0.1:80", "QUERN_SERVICE_HOST=10.0.0.1",
-			"QUERN_PORT_80_TCP_ADDR=10.0.0.1", "QUERN_MASTER_SERVICE_PORT_HTTP=80"}, nil, all},
+		{"cluster variables", "", []string{
+			"QUERN_PORT=tcp://10.0.0.1:80", "QUERN_SERVICE_HOST=10.0.0.1",
+			"QUERN_PORT_80_TCP_ADDR=10.0.0.1", "QUERN_MASTER_SERVICE_PORT_HTTP=80",
+		}, nil, all},
 		{"aliases", "format: &f csv\nwordcount: {format: *f}\n", nil, nil, "key,value\na,3\nb,2\nc,1\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -86,11 +86,10 @@ func keysOf(options any) []string {
 }
 
 // positional returns the name of the setting of a job that the first argument
-// fills, or "": the field with the tag arg:"1". For grep it is the pattern, tag or
-// not, since everybody's fingers expect that.
-func positional(job string, options any) string {
+// fills, or "": the field with the tag arg:"1".
+func positional(options any) string {
 	for _, f := range reflect.VisibleFields(reflect.TypeOf(options).Elem()) {
-		if name := f.Tag.Get("name"); f.Tag.Get("arg") == "1" || job == "grep" && name == "pattern" {
+		if name := f.Tag.Get("name"); f.Tag.Get("arg") == "1" {
 			return name
 		}
 	}

@@ -48,7 +48,7 @@ func (a *app) jobCommand(d jobs.Definition, act action) *cobra.Command {
 	own := d.New()
 	var common jobs.Common
 	var said report
-	argument := positional(d.Name, own)
+	argument := positional(own)
 	use := d.Name
 	if argument != "" {
 		use += " " + placeholder(argument)

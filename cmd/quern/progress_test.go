@@ -17,12 +17,18 @@ func TestProgressText(t *testing.T) {
 		want string
 	}{
 		{mapreduce.Progress{Phase: "plan"}, "looking at the input, 0 B"},
-		{mapreduce.Progress{Phase: "map", Bytes: 250_000_000, TotalBytes: 1_000_000_000, Elapsed: 5 * time.Second},
-			"reading 25 %, 250 MB of 1.0 GB, 50 MB/s, about 15s left"},
-		{mapreduce.Progress{Phase: "map", Bytes: 3_000_000, Elapsed: 3 * time.Second, Spills: 1},
-			"reading, 3.0 MB, 1.0 MB/s, 1 run spilled"},
-		{mapreduce.Progress{Phase: "write", Bytes: 2_000, TotalBytes: 1_000, Rows: 1_234_567},
-			"writing 100 %, 2.0 kB of 1.0 kB, 1,234,567 rows written"},
+		{
+			mapreduce.Progress{Phase: "map", Bytes: 250_000_000, TotalBytes: 1_000_000_000, Elapsed: 5 * time.Second},
+			"reading 25 %, 250 MB of 1.0 GB, 50 MB/s, about 15s left",
+		},
+		{
+			mapreduce.Progress{Phase: "map", Bytes: 3_000_000, Elapsed: 3 * time.Second, Spills: 1},
+			"reading, 3.0 MB, 1.0 MB/s, 1 run spilled",
+		},
+		{
+			mapreduce.Progress{Phase: "write", Bytes: 2_000, TotalBytes: 1_000, Rows: 1_234_567},
+			"writing 100 %, 2.0 kB of 1.0 kB, 1,234,567 rows written",
+		},
 	} {
 		if got := progressText(c.p); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)

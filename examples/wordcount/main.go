@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/output"
@@ -18,7 +19,9 @@ import (
 func main() {
 	dir := flag.String("o", "", "write part files to this folder instead of standard output")
 	flag.Parse()
-	if err := run(context.Background(), flag.Args(), *dir, os.Stdout); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, flag.Args(), *dir, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "wordcount:", err)
 		os.Exit(1)
 	}

@@ -5,12 +5,11 @@ package input
 import (
 	"bufio"
 	"bytes"
+	"compress/bzip2"
 	"context"
 	"errors"
 	"io"
 	"math/bits"
-
-	"compress/bzip2"
 )
 
 // bzip2 data is a sequence of blocks that need nothing of each other, but they

@@ -4,14 +4,13 @@ package input
 
 import (
 	"bufio"
+	"compress/bzip2"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
 	"sync"
-
-	"compress/bzip2"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/s2"

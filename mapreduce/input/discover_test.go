@@ -199,8 +199,13 @@ func TestGrouping(t *testing.T) {
 
 func TestOptionsRefused(t *testing.T) {
 	for _, o := range []Options{
-		{MaxLine: -1}, {SplitSize: -1}, {Format: 9}, {LongLines: 9}, {Encoding: "ebcdic"},
-		{Format: QuotedLines, Delimiter: []byte(";")}, {Format: Parquet, Encoding: "utf-16"},
+		{MaxLine: -1},
+		{SplitSize: -1},
+		{Format: 9},
+		{LongLines: 9},
+		{Encoding: "ebcdic"},
+		{Format: QuotedLines, Delimiter: []byte(";")},
+		{Format: Parquet, Encoding: "utf-16"},
 	} {
 		if _, err := Discover(context.Background(), nil, o); err == nil {
 			t.Errorf("%+v: no error", o)

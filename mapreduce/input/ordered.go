@@ -27,7 +27,6 @@ type ordered struct {
 	failed error       // of the cutter of pieces; read after queue is closed
 	wg     sync.WaitGroup
 	cur    []byte
-	peeked *piece
 	err    error
 	// settle looks at a piece whose turn it is. It may replace its output,
 	// taking further pieces with take.

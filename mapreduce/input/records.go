@@ -41,6 +41,7 @@ type recordReader struct {
 	end    int64 // records that begin here or later are not ours
 	target int   // current block size, up to block
 	fresh  bool  // nothing handed out yet: a byte order mark may come
+	mark   int64 // length of the byte order mark that was dropped: the first record begins there
 	plain  bool  // bytes as they are: refuse UTF-16
 	count  bool  // count lines, since nobody can read the file again
 	line   int64
@@ -209,7 +210,7 @@ func (r *recordReader) hand(data []byte, size int, lines int64) Block {
 	if r.count {
 		b.Line = r.line
 		r.line += lines
-	} else if r.pos == 0 {
+	} else if r.pos == r.mark {
 		b.Line = 1
 	}
 	r.pos += int64(size)
@@ -323,6 +324,7 @@ func (r *recordReader) dropMark(buf []byte, n int) (int, error) {
 	}
 	copy(buf, buf[len(utf8BOM):n])
 	r.pos = int64(len(utf8BOM))
+	r.mark = r.pos
 	// The first record begins at 0 all the same: no split of fewer bytes than
 	// the mark may lose it. No record ends within the mark.
 	r.end = max(r.end, r.pos+1)

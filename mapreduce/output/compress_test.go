@@ -16,8 +16,15 @@ func TestCompressionIsDeterministic(t *testing.T) {
 	}
 	for _, compression := range []string{Gzip, Zstd} {
 		for _, c := range []struct{ size, cut int }{
-			{0, 1}, {1, 1}, {100, 7}, {70_000, 4096}, {compressUnit - 1, 50_021}, {compressUnit, 50_021},
-			{compressUnit, compressUnit}, {compressUnit + 1, compressUnit}, {2*compressUnit + 5, 999_983},
+			{0, 1},
+			{1, 1},
+			{100, 7},
+			{70_000, 4096},
+			{compressUnit - 1, 50_021},
+			{compressUnit, 50_021},
+			{compressUnit, compressUnit},
+			{compressUnit + 1, compressUnit},
+			{2*compressUnit + 5, 999_983},
 		} {
 			text := words[c.size&1023:][:c.size]
 			whole := compressed(t, compression, text, 1<<30)

@@ -542,9 +542,15 @@ func TestPartNames(t *testing.T) {
 		compression string
 		want        string
 	}{
-		{TSV, "", "part-00007"}, {"", "", "part-00007"}, {TSV, Gzip, "part-00007.gz"}, {TSV, Zstd, "part-00007.zst"},
-		{CSV, "", "part-00007.csv"}, {CSV, Gzip, "part-00007.csv.gz"}, {JSONL, Zstd, "part-00007.jsonl.zst"},
-		{Parquet, "", "part-00007.parquet"}, {Parquet, Gzip, "part-00007.parquet"},
+		{TSV, "", "part-00007"},
+		{"", "", "part-00007"},
+		{TSV, Gzip, "part-00007.gz"},
+		{TSV, Zstd, "part-00007.zst"},
+		{CSV, "", "part-00007.csv"},
+		{CSV, Gzip, "part-00007.csv.gz"},
+		{JSONL, Zstd, "part-00007.jsonl.zst"},
+		{Parquet, "", "part-00007.parquet"},
+		{Parquet, Gzip, "part-00007.parquet"},
 	} {
 		if got := PartName(7, c.format, c.compression); got != c.want {
 			t.Errorf("%s %s: %s, want %s", c.format, c.compression, got, c.want)

@@ -86,7 +86,7 @@ func newParquetSchema(s Schema, binary bool) (*parquet.Schema, error) {
 // parquetPart is a part that takes rows.
 type parquetPart struct {
 	sink    sink
-	writer  *parquet.Writer
+	writer  *parquet.GenericWriter[any]
 	columns []Column
 	keys    int
 	binary  bool
@@ -115,7 +115,7 @@ func newParquetPart(s sink, l *layout) (*parquetPart, error) {
 		return nil, fmt.Errorf("parquet: %w", err)
 	}
 	p := &parquetPart{
-		sink: s, writer: parquet.NewWriter(s, config), keys: len(l.schema.Keys), binary: l.binary,
+		sink: s, writer: parquet.NewGenericWriter[any](s, config), keys: len(l.schema.Keys), binary: l.binary,
 		columns: append(append([]Column(nil), l.schema.Keys...), l.schema.Values...),
 		batch:   make([]parquet.Row, parquetBatchRows),
 	}

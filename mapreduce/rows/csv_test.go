@@ -150,7 +150,11 @@ func TestFilesWithOtherColumnOrder(t *testing.T) {
 		want     string
 		asked    int
 	}{
-		{"b", 12, 18, "[8 6]", 1}, {"a", 0, 8, "[1 2]", 1}, {"b", 6, 18, "[5 3][8 6]", 1}, {"a", 4, 8, "[1 2]", 2}, {"b", 0, 12, "[5 3]", 2},
+		{"b", 12, 18, "[8 6]", 1},
+		{"a", 0, 8, "[1 2]", 1},
+		{"b", 6, 18, "[5 3][8 6]", 1},
+		{"a", 4, 8, "[1 2]", 2},
+		{"b", 0, 12, "[5 3]", 2},
 		{"c", 0, 8, `c:1: there is no column "v"; the columns are "k", "x"`, 2},
 		{"c", 4, 8, `c:1: there is no column "v"; the columns are "k", "x"`, 3},
 		{"a", 4, 8, "[1 2]", 3},

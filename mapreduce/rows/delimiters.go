@@ -11,8 +11,8 @@ const (
 	ones  = 0x0101010101010101
 	highs = 0x8080808080808080
 	lows  = 0x7f7f7f7f7f7f7f7f
-	// gather collects the lowest bits of eight bytes in the highest byte.
-	gather = 0x0102040810204080
+	// gather collects the highest bits of eight bytes in the highest byte.
+	gather = 0x0002040810204081
 )
 
 // room is how many entries markAfter may write beyond the last true one.
@@ -30,12 +30,14 @@ func markAfter(marks []uint32, n int, data []byte, from, to int, comma byte) int
 	i := from
 	for ; i+64 <= to; i += 64 {
 		b := (*[64]byte)(data[i:])
-		var m uint64
-		for j := 0; j < 64; j += 8 {
-			w := binary.LittleEndian.Uint64(b[j : j+8])
-			hit := either(w, commas, newlines)
-			m |= (hit >> 7) * gather >> 56 << j
-		}
+		m := hits(b[0:8], commas, newlines) |
+			hits(b[8:16], commas, newlines)<<8 |
+			hits(b[16:24], commas, newlines)<<16 |
+			hits(b[24:32], commas, newlines)<<24 |
+			hits(b[32:40], commas, newlines)<<32 |
+			hits(b[40:48], commas, newlines)<<40 |
+			hits(b[48:56], commas, newlines)<<48 |
+			hits(b[56:64], commas, newlines)<<56
 		count := bits.OnesCount64(m)
 		base := uint32(i) + 1
 		out := (*[64]uint32)(marks[n:])
@@ -55,7 +57,15 @@ func markAfter(marks []uint32, n int, data []byte, from, to int, comma byte) int
 		m &= m - 1
 		out[7] = base + uint32(bits.TrailingZeros64(m))
 		m &= m - 1
-		for k := 8; m != 0; k++ {
+		out[8] = base + uint32(bits.TrailingZeros64(m))
+		m &= m - 1
+		out[9] = base + uint32(bits.TrailingZeros64(m))
+		m &= m - 1
+		out[10] = base + uint32(bits.TrailingZeros64(m))
+		m &= m - 1
+		out[11] = base + uint32(bits.TrailingZeros64(m))
+		m &= m - 1
+		for k := 12; m != 0; k++ {
 			out[k&63] = base + uint32(bits.TrailingZeros64(m))
 			m &= m - 1
 		}
@@ -68,6 +78,12 @@ func markAfter(marks []uint32, n int, data []byte, from, to int, comma byte) int
 		}
 	}
 	return n
+}
+
+// hits tells by a bit for each of eight bytes, the first the lowest, which are a
+// comma or newline.
+func hits(b []byte, commas, newlines uint64) uint64 {
+	return either(binary.LittleEndian.Uint64(b), commas, newlines) * gather >> 56
 }
 
 // either has the highest bit set of every byte of w that equals that of x or y.

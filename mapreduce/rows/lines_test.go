@@ -23,8 +23,13 @@ func TestJSONL(t *testing.T) {
 	}{
 		{"exact numbers", []string{"k", "v"}, `{"k":"a","v":9007199254740993}` + "\n" + `{"v":1.50e3,"k":true}`, [][]string{{"a", "9007199254740993"}, {"true", "1.50e3"}}, nil},
 		{"blank lines", []string{"k"}, "\n{\"k\":1}\r\n \t\r\n{\"k\":2}\r\n", [][]string{{"1"}, {"2"}}, nil},
-		{"paths", []string{"a.b", "a.0.b", "a.1", `a\.b`, `c\\d`}, `{"a":{"b":1},"a.b":2,"c\\d":"x"}` + "\n" + `{"a":[{"b":3},[4]]}`,
-			[][]string{{"1", "<nil>", "<nil>", "2", "x"}, {"<nil>", "3", "[4]", "<nil>", "<nil>"}}, nil},
+		{
+			"paths",
+			[]string{"a.b", "a.0.b", "a.1", `a\.b`, `c\\d`},
+			`{"a":{"b":1},"a.b":2,"c\\d":"x"}` + "\n" + `{"a":[{"b":3},[4]]}`,
+			[][]string{{"1", "<nil>", "<nil>", "2", "x"}, {"<nil>", "3", "[4]", "<nil>", "<nil>"}},
+			nil,
+		},
 		{"null, missing, empty", []string{"a", "b", "c"}, `{"a":null,"c":""}`, [][]string{{"<nil>", "<nil>", ""}}, nil},
 		{"unescaped", []string{"k"}, `{"k":"a\n\"\u00e9\ud83d\ude00\/"}`, [][]string{{"a\n\"é😀/"}}, nil},
 		{"escaped name", []string{"k"}, `{"\u006b":1}`, [][]string{{"1"}}, nil},

@@ -34,9 +34,11 @@ type Parser struct {
 	// begins, which is one after the comma or newline before it; marks[at] is
 	// the current position.
 	marks  []uint32
-	at     int // entry where the next record begins
-	have   int // number of entries
-	width  int // fields of a record
+	at     int  // entry where the next record begins
+	have   int  // number of entries
+	width  int  // fields of a record
+	pair   bool // records have two fields, and both are wanted
+	first  int  // if so, which of the wanted ones stands first in the record
 	data   []byte
 	fields [][]byte
 	cols   []int // wanted column -> field number
@@ -55,7 +57,6 @@ type Parser struct {
 	split   *splitter
 	types   []Type
 	json    jsonRecord
-	groups  []int
 	block   input.Block
 	err     error
 	skipped int64
@@ -103,6 +104,11 @@ func (p *Parser) Reset(b input.Block) error {
 	}
 	if c != nil && c != p.columns {
 		p.columns, p.width, p.cols, p.tail = c, c.width, c.at, c.tail
+		p.pair = p.split != nil && c.width == 2 && len(c.at) == 2 && c.at[0] != c.at[1]
+		p.first = 0
+		if p.pair && c.at[1] == 0 {
+			p.first = 1
+		}
 	}
 	p.seek(skip)
 	return nil
@@ -111,28 +117,37 @@ func (p *Parser) Reset(b input.Block) error {
 // Next goes to the next record. It is false at the end of the block and after
 // an error.
 func (p *Parser) Next() bool {
+	if at := p.at; p.pair && at+2 < p.have {
+		// The commonest table by itself: two columns, both wanted.
+		marks, data := p.marks[at:at+3], p.data
+		start, mid, next := int(marks[0]), int(marks[1]), int(marks[2])
+		// start < mid < next <= len(data): comparing them as unsigned numbers is
+		// enough for the compiler to leave out all other checks.
+		if uint(next) <= uint(len(data)) && uint(mid) < uint(next) && uint(start) < uint(mid) {
+			if data[next-1] == '\n' && data[mid-1] != '\n' {
+				end := next - 1
+				if data[end-1] == '\r' && end > mid {
+					end--
+				}
+				fields := p.fields
+				if len(fields) == 2 {
+					fields[p.first&1] = data[start : mid-1]
+					fields[p.first&1^1] = data[mid:end]
+				}
+				p.at = at + 2
+				p.start, p.end = start, end
+				return true
+			}
+		}
+	}
+	return p.next()
+}
+
+// next is Next for all kinds of records.
+func (p *Parser) next() bool {
 	for {
 		if last := p.at + p.width; last < p.have {
-			// The record is as it should be if the newline is the first one and
-			// stands where the last field ends.
-			marks := p.marks[p.at : last+1]
-			if end := int(marks[len(marks)-1]) - 1; p.data[end] == '\n' && p.inOneLine(marks) {
-				start := int(marks[0])
-				cr := end > start && p.data[end-1] == '\r'
-				if p.width > 1 || end-start > 1 || end-start == 1 && !cr {
-					for i, c := range p.cols {
-						p.fields[i] = p.data[marks[c] : marks[c+1]-1]
-					}
-					p.at = last
-					if cr {
-						end--
-						p.trimTail()
-					}
-					p.start, p.end = start, end
-					return true
-				}
-			}
-			if p.oddRecord() {
+			if p.plainRecord(p.marks[p.at:last+1]) || p.oddRecord() {
 				return true
 			}
 			continue
@@ -159,20 +174,35 @@ func (p *Parser) Next() bool {
 	}
 }
 
-// inOneLine tells that no field but the last ends at a newline.
-func (p *Parser) inOneLine(marks []uint32) bool {
+// plainRecord takes a record whose fields begin at marks; the last mark is where
+// the record after it begins. It is false if the record is not as it should be:
+// the first newline is not where the last field ends, or the line is blank.
+func (p *Parser) plainRecord(marks []uint32) bool {
+	start, end := int(marks[0]), int(marks[len(marks)-1])-1
+	if p.data[end] != '\n' {
+		return false
+	}
 	for _, m := range marks[1 : len(marks)-1] {
 		if p.data[m-1] == '\n' {
 			return false
 		}
 	}
-	return true
-}
-
-func (p *Parser) trimTail() {
-	for _, i := range p.tail {
-		p.fields[i] = p.fields[i][:len(p.fields[i])-1]
+	cr := end > start && p.data[end-1] == '\r'
+	if p.width == 1 && (end == start || cr && end-start == 1) {
+		return false
 	}
+	for i, c := range p.cols {
+		p.fields[i] = p.data[marks[c] : marks[c+1]-1]
+	}
+	p.at += p.width
+	if cr {
+		end--
+		for _, i := range p.tail {
+			p.fields[i] = p.fields[i][:len(p.fields[i])-1]
+		}
+	}
+	p.start, p.end = start, end
+	return true
 }
 
 // seek makes pos the current position and forgets what was searched.

@@ -27,12 +27,11 @@ const rangeRecords = 16 << 10
 
 // Drain gives every key of a job once, in order within each part.
 type Drain struct {
-	cfg     Config
-	runs    []Run
-	scale   []uint8
-	folded  int64
-	written int64 // pairs in runs
-	cuts    *pairs.BottomK
+	cfg    Config
+	runs   []Run
+	scale  []uint8
+	folded int64
+	cuts   *pairs.BottomK
 
 	// In memory: folded records by (part, range), one set per worker of the fold.
 	sets      []*pairs.Buckets

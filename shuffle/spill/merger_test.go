@@ -172,7 +172,7 @@ func TestMergerWithNothing(t *testing.T) {
 		if m.Key() != nil || m.Payload() != nil {
 			t.Error("a key before Next")
 		}
-		if m.Next() || m.Next() || m.Err() != nil || m.Key() != nil {
+		if first, second := m.Next(), m.Next(); first || second || m.Err() != nil || m.Key() != nil {
 			t.Errorf("%v %q", m.Err(), m.Key())
 		}
 		m.Close()

@@ -60,10 +60,22 @@ func TestPairsOfAnySize(t *testing.T) {
 	random.Read(noise)
 	zeros := strings.Repeat("\x00", 1<<20)
 	pairs := []pair{
-		{0, "", ""}, {0, "", string(noise)}, {0, "", zeros}, {0, "a", ""}, {0, "a", zeros},
-		{0, zeros, "1"}, {0, zeros + "\x00", "2"}, {0, zeros + "\x00\x01", "3"}, {0, zeros + "\x01", zeros},
-		{0, string(noise), "x"}, {0, string(noise) + "y", string(noise)}, {0, string(noise) + "yy", ""},
-		{7, "a", "b"}, {7, "a", "b"}, {70000, zeros, zeros}, {1<<31 - 1, "", ""},
+		{0, "", ""},
+		{0, "", string(noise)},
+		{0, "", zeros},
+		{0, "a", ""},
+		{0, "a", zeros},
+		{0, zeros, "1"},
+		{0, zeros + "\x00", "2"},
+		{0, zeros + "\x00\x01", "3"},
+		{0, zeros + "\x01", zeros},
+		{0, string(noise), "x"},
+		{0, string(noise) + "y", string(noise)},
+		{0, string(noise) + "yy", ""},
+		{7, "a", "b"},
+		{7, "a", "b"},
+		{70000, zeros, zeros},
+		{1<<31 - 1, "", ""},
 	}
 	slices.SortFunc(pairs, comparePairs)
 	for _, c := range []Compression{S2, Zstd, None} {
