@@ -21,6 +21,9 @@ import (
 // grace is how long requests that run may take to end once the service is told to.
 const grace = 10 * time.Second
 
+// farewell is how long they may take to end once their jobs are cancelled.
+const farewell = 5 * time.Second
+
 func main() {
 	address := flag.String("listen", "localhost:8080", "address to listen on")
 	folder := flag.String("folder", ".", "folder whose files can be queried")
@@ -73,7 +76,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, grace time.Durat
 	if errors.Is(err, context.DeadlineExceeded) {
 		cancelJobs()
 		// Jobs end soon after their context does; their answers say why.
-		again, done := context.WithTimeout(context.Background(), grace)
+		again, done := context.WithTimeout(context.Background(), farewell)
 		defer done()
 		err = errors.Join(srv.Shutdown(again), srv.Close())
 	}

@@ -186,7 +186,7 @@ func (c *Combiner) addOne(p unsafe.Pointer, n int, k0, k1, h uint64, v int64) {
 			continue
 		}
 		if n <= 16 {
-			if *(*uint64)(unsafe.Add(rec, 8)) != k0 || kw == 2 && *(*uint64)(unsafe.Add(rec, 16)) != k1 {
+			if *(*uint64)(unsafe.Add(rec, 8))^k0|*(*uint64)(unsafe.Add(rec, 16))^k1 != 0 {
 				continue
 			}
 		} else if !sameKey(unsafe.Add(rec, 8), p, n) {
@@ -237,7 +237,7 @@ func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
 		}
 		kw := pairs.KeyWords(n)
 		if n <= 16 {
-			if *(*uint64)(unsafe.Add(rec, 8)) != k0 || kw == 2 && *(*uint64)(unsafe.Add(rec, 16)) != k1 {
+			if *(*uint64)(unsafe.Add(rec, 8))^k0|*(*uint64)(unsafe.Add(rec, 16))^k1 != 0 {
 				continue
 			}
 		} else if !sameKey(unsafe.Add(rec, 8), p, n) {
@@ -259,11 +259,14 @@ func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
 // apply folds v into lanes, all or nothing: false if a sum would wrap.
 func (c *Combiner) apply(lanes, v []int64) bool {
 	v = v[:len(lanes)]
+	var wraps int64
 	for _, i := range c.sums {
 		a, b := lanes[i], v[i]
-		if s := a + b; (a^s)&(b^s) < 0 {
-			return false
-		}
+		s := a + b
+		wraps |= (a ^ s) & (b ^ s)
+	}
+	if wraps < 0 {
+		return false
 	}
 	for i, op := range c.cfg.Ops[:len(lanes)] {
 		b := v[i]
@@ -331,9 +334,7 @@ func (c *Combiner) newRecord(h uint64, p unsafe.Pointer, n int, k0, k1 uint64) p
 	*(*uint64)(rec) = pairs.Head(h, n)
 	if n <= 16 {
 		*(*uint64)(unsafe.Add(rec, 8)) = k0
-		if kw == 2 {
-			*(*uint64)(unsafe.Add(rec, 16)) = k1
-		}
+		*(*uint64)(unsafe.Add(rec, 16)) = k1
 		return r
 	}
 	*(*uint64)(unsafe.Add(rec, uintptr(kw)<<3)) = 0

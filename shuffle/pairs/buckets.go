@@ -12,7 +12,8 @@ import (
 //	word 0   high half: tag, the upper half of the key's hash
 //	         bit 31: carries follow the lanes; bits 0 to 30: key length in bytes
 //	         (payload layout: word 1 is the payload's length in bytes)
-//	key      padded with zeros to whole words, at least one
+//	key      padded with zeros to whole words, at least two, so that short keys
+//	         are compared without looking at their length
 //	value    lanes, one word each, or the payload padded to whole words
 const (
 	carryFlag = 1 << 31
@@ -32,7 +33,7 @@ var Payload = Layout{-1}
 func words(n int) int { return (n + 7) >> 3 }
 
 // KeyWords returns the words that a key of n bytes takes.
-func KeyWords(n int) int { return max(1, words(n)) }
+func KeyWords(n int) int { return max(2, words(n)) }
 
 // Head returns word 0 of a record.
 func Head(hash uint64, n int) uint64 { return hash&^0xffffffff | uint64(n) }
@@ -92,12 +93,15 @@ func (l Layout) Size(r Record) int {
 // span is a stretch of records.
 type span struct{ start, end Ref }
 
-// bucket is where the next record of a bucket goes.
+// cursor is where the next record of a bucket goes. Cursors stand apart from
+// the rest of their buckets, so that those of all buckets fit the cache.
+type cursor struct{ pos, end Ref }
+
+// bucket is what else there is to know of a bucket.
 type bucket struct {
-	pos, end Ref
-	start    Ref
-	next     uint32 // words of the next chunk
-	full     []span
+	start Ref
+	next  uint32 // words of the next chunk
+	full  []span
 }
 
 const (
@@ -108,6 +112,7 @@ const (
 // Buckets holds the records of one mapper, in n buckets. It belongs to one goroutine.
 type Buckets struct {
 	arena    *Arena
+	cursors  []cursor
 	buckets  []bucket
 	pos, end Ref // rest of the current block
 	blocks   []block
@@ -122,7 +127,7 @@ type block struct{ offset, length int64 }
 // NewBuckets makes n empty buckets that may take about share bytes before
 // their owner spills.
 func NewBuckets(a *Arena, n int, share int64) *Buckets {
-	b := &Buckets{arena: a, buckets: make([]bucket, n), maxChunk: maxChunk}
+	b := &Buckets{arena: a, cursors: make([]cursor, n), buckets: make([]bucket, n), maxChunk: maxChunk}
 	// Half-filled chunks must not be what fills the share.
 	for b.maxChunk > firstChunk && int64(b.maxChunk)*8*int64(n)*4 > share {
 		b.maxChunk /= 2
@@ -145,20 +150,21 @@ func (b *Buckets) Records() int64 { return b.records }
 // Reserve makes room for a record of n words in bucket i. It returns ErrFull
 // when the arena is exhausted.
 func (b *Buckets) Reserve(i, n int) (Ref, error) {
-	k := &b.buckets[i]
-	r := k.pos
-	if int64(r)+int64(n) > int64(k.end) {
-		if err := b.grow(k, n); err != nil {
+	c := &b.cursors[i]
+	r := c.pos
+	if int64(r)+int64(n) > int64(c.end) {
+		if err := b.grow(i, n); err != nil {
 			return 0, err
 		}
-		r = k.pos
+		r = c.pos
 	}
-	k.pos = r + Ref(n)
+	c.pos = r + Ref(n)
 	b.records++
 	return r, nil
 }
 
-func (b *Buckets) grow(k *bucket, n int) error {
+func (b *Buckets) grow(i, n int) error {
+	k := &b.buckets[i]
 	want := int64(max(int(k.next), n))
 	rest := int64(b.end - b.pos)
 	if rest < want {
@@ -170,12 +176,13 @@ func (b *Buckets) grow(k *bucket, n int) error {
 			if err != nil {
 				return err
 			}
-			return b.open(k, Ref(off>>3), Ref((off+length)>>3))
+			b.open(i, Ref(off>>3), Ref((off+length)>>3))
+			return nil
 		case len(b.recycled) > 0:
 			s := b.recycled[len(b.recycled)-1]
 			b.recycled = b.recycled[:len(b.recycled)-1]
 			b.pos, b.end = s.start, s.end
-			return b.grow(k, n)
+			return b.grow(i, n)
 		default:
 			off, length, err := b.alloc(BlockSize)
 			if err != nil {
@@ -186,16 +193,17 @@ func (b *Buckets) grow(k *bucket, n int) error {
 	}
 	start := b.pos
 	b.pos += Ref(want)
-	return b.open(k, start, b.pos)
+	b.open(i, start, b.pos)
+	return nil
 }
 
-func (b *Buckets) open(k *bucket, start, end Ref) error {
-	if k.pos > k.start {
-		k.full = append(k.full, span{k.start, k.pos})
+func (b *Buckets) open(i int, start, end Ref) {
+	k, c := &b.buckets[i], &b.cursors[i]
+	if c.pos > k.start {
+		k.full = append(k.full, span{k.start, c.pos})
 	}
-	k.start, k.pos, k.end = start, start, end
+	k.start, *c = start, cursor{start, end}
 	k.next = min(k.next*2, b.maxChunk)
-	return nil
 }
 
 func (b *Buckets) alloc(size int64) (off, length int64, err error) {
@@ -214,7 +222,7 @@ func (b *Buckets) Each(i int, l Layout, fn func(Ref, Record)) {
 	for _, s := range k.full {
 		b.each(s, l, fn)
 	}
-	b.each(span{k.start, k.pos}, l, fn)
+	b.each(span{k.start, b.cursors[i].pos}, l, fn)
 }
 
 func (b *Buckets) each(s span, l Layout, fn func(Ref, Record)) {
@@ -232,8 +240,8 @@ func (b *Buckets) Spans(i int, fn func(start, end Ref)) {
 	for _, s := range k.full {
 		fn(s.start, s.end)
 	}
-	if k.pos > k.start {
-		fn(k.start, k.pos)
+	if pos := b.cursors[i].pos; pos > k.start {
+		fn(k.start, pos)
 	}
 }
 
@@ -242,12 +250,12 @@ func (b *Buckets) Spans(i int, fn func(start, end Ref)) {
 // before this one is done with.
 func (b *Buckets) Recycle(from *Buckets, i int) {
 	k := &from.buckets[i]
-	for _, s := range append(k.full, span{k.start, k.end}) {
+	for _, s := range append(k.full, span{k.start, from.cursors[i].end}) {
 		if s.end-s.start >= firstChunk*4 {
 			b.recycled = append(b.recycled, s)
 		}
 	}
-	k.full, k.start, k.pos, k.end = k.full[:0], 0, 0, 0
+	k.full, k.start, from.cursors[i] = k.full[:0], 0, cursor{}
 }
 
 // Copy appends a copy of the n words of a record to bucket i.
@@ -266,7 +274,7 @@ func (b *Buckets) Copy(i int, r Record, n int) (Ref, error) {
 // Words returns how many words bucket i holds.
 func (b *Buckets) Words(i int) int64 {
 	k := &b.buckets[i]
-	n := int64(k.pos - k.start)
+	n := int64(b.cursors[i].pos - k.start)
 	for _, s := range k.full {
 		n += int64(s.end - s.start)
 	}
@@ -283,5 +291,6 @@ func (b *Buckets) Reset() {
 	b.pos, b.end = 0, 0
 	for i := range b.buckets {
 		b.buckets[i] = bucket{next: firstChunk, full: b.buckets[i].full[:0]}
+		b.cursors[i] = cursor{}
 	}
 }

@@ -16,32 +16,31 @@ const pageSize = 4096
 //go:nocheckptr
 func load8(p unsafe.Pointer) uint64 { return binary.LittleEndian.Uint64((*[8]byte)(p)[:]) }
 
-// LoadPart reads the n bytes (1 to 8) at p into the low bytes of a word, the
-// rest zero. It may read beyond them, but never into another page.
-//
-//go:nocheckptr
-func LoadPart(p unsafe.Pointer, n int) uint64 {
-	if uintptr(p)&(pageSize-1) <= pageSize-8 {
-		return load8(p) & (1<<(8*uint(n)) - 1)
+// shortMasks keep the first n bytes of two words.
+var shortMasks = func() (m [17][2]uint64) {
+	for n := range m {
+		m[n] = [2]uint64{1<<(8*min(n, 8)) - 1, 1<<(8*max(n-8, 0)) - 1}
 	}
-	var w uint64
-	for i := range n {
-		w |= uint64(*(*byte)(unsafe.Add(p, i))) << (8 * uint(i))
-	}
-	return w
-}
+	return
+}()
 
-// LoadShort reads a key of up to 16 bytes as two words, padded with zeros.
+// LoadShort reads a key of up to 16 bytes as two words, padded with zeros. It
+// may read beyond the key, but never into another page, and has no branch
+// that depends on the length: lengths of words can't be predicted.
 //
 //go:nocheckptr
 func LoadShort(p unsafe.Pointer, n int) (k0, k1 uint64) {
-	if n >= 8 {
-		return load8(p), load8(unsafe.Add(p, n-8)) >> (8 * uint(16-n))
+	if uintptr(p)&(pageSize-1) > pageSize-16 || n == 0 {
+		return loadSlow(p, n)
 	}
-	if n == 0 {
-		return 0, 0
-	}
-	return LoadPart(p, n), 0
+	m := &shortMasks[n]
+	return load8(p) & m[0], load8(unsafe.Add(p, 8)) & m[1]
+}
+
+func loadSlow(p unsafe.Pointer, n int) (k0, k1 uint64) {
+	var b [16]byte
+	copy(b[:], unsafe.Slice((*byte)(p), n))
+	return binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])
 }
 
 // Seed makes the hash of one job differ from that of another, so that keys

@@ -5,6 +5,7 @@ package pairs
 import (
 	"bytes"
 	"encoding/binary"
+	"math/bits"
 	"slices"
 )
 
@@ -14,7 +15,13 @@ import (
 type Splitters struct {
 	common []byte
 	at     []uint64 // ascending: range i begins at at[i-1]
+	// first leads from the upper bits of a prefix, less the first splitter, to
+	// the first range that may hold it, so that few splitters are left to compare.
+	first []uint16
+	shift uint
 }
+
+const firstBits = 12
 
 // ChooseSplitters cuts into at most n ranges of about equal share of the sample.
 func ChooseSplitters(sample [][]byte, n int) Splitters {
@@ -34,6 +41,18 @@ func ChooseSplitters(sample [][]byte, n int) Splitters {
 			continue
 		}
 		s.at = append(s.at, p)
+	}
+	if len(s.at) > 1 {
+		lo := s.at[0]
+		s.shift = uint(max(bits.Len64(s.at[len(s.at)-1]-lo)-firstBits, 0))
+		s.first = make([]uint16, (s.at[len(s.at)-1]-lo)>>s.shift+1)
+		r := 1 // a prefix >= lo is in range 1 at least
+		for i := range s.first {
+			for r < len(s.at) && s.at[r] <= lo+uint64(i)<<s.shift {
+				r++
+			}
+			s.first[i] = uint16(r)
+		}
 	}
 	return s
 }
@@ -66,19 +85,22 @@ func (s *Splitters) Range(key []byte) int {
 		key = key[c:]
 	}
 	p := prefix(key)
-	// Branch-free binary search: the number of splitters <= p.
-	base, n := 0, len(s.at)
-	for n > 1 {
-		half := n >> 1
-		if s.at[base+half-1] <= p {
-			base += half
+	at := s.at
+	if p < at[0] {
+		return 0
+	}
+	if p >= at[len(at)-1] {
+		return len(at)
+	}
+	r := int(s.first[(p-at[0])>>s.shift])
+	for n := 0; at[r] <= p; r++ {
+		// Where splitters stand close together, the rest is searched.
+		if n++; n == 8 {
+			more, _ := slices.BinarySearch(at[r:], p+1)
+			return r + more
 		}
-		n -= half
 	}
-	if s.at[base] <= p {
-		base++
-	}
-	return base
+	return r
 }
 
 // Borders cuts sorted runs into at most n ranges by the first keys of their
