@@ -43,7 +43,8 @@ type Combiner struct {
 	buckets *pairs.Buckets
 	shift   uint
 	lanes   int
-	sums    []int // lanes with Op Sum
+	sums    []uintptr // offsets of the lanes with Op Sum
+	others  []lane
 	emitted int64
 	check   []uint64 // per sum lane: sum of value x hash(key), mod 2^64
 	carries map[uint64]int64
@@ -68,7 +69,9 @@ func NewCombiner(cfg Config) *Combiner {
 	c.buckets = pairs.NewBuckets(cfg.Arena, cfg.Partitions*cfg.SubBuckets, cfg.Share)
 	for i, op := range cfg.Ops {
 		if op == Sum {
-			c.sums = append(c.sums, i)
+			c.sums = append(c.sums, uintptr(i)*8)
+		} else {
+			c.others = append(c.others, lane{uintptr(i) * 8, op})
 		}
 	}
 	return c
@@ -221,8 +224,10 @@ func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
 		h = c.cfg.Seed.Hash(p, n)
 	}
 	c.emitted++
-	for _, i := range c.sums {
-		c.check[i] += uint64(v[i]) * h
+	_ = v[c.lanes-1]
+	vp, check := unsafe.Pointer(unsafe.SliceData(v)), unsafe.Pointer(unsafe.SliceData(c.check))
+	for _, o := range c.sums {
+		*at(check, o) += *at(vp, o) * int64(h)
 	}
 	head := pairs.Head(h, n)
 	slots := unsafe.Pointer(&c.slots[h&c.mask])
@@ -243,7 +248,7 @@ func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
 		} else if !sameKey(unsafe.Add(rec, 8), p, n) {
 			continue
 		}
-		if !c.apply(unsafe.Slice((*int64)(unsafe.Add(rec, 8+uintptr(kw)<<3)), c.lanes), v) {
+		if !c.apply(unsafe.Add(rec, 8+uintptr(kw)<<3), vp) {
 			break // a sum would wrap: start another record
 		}
 		return
@@ -256,37 +261,50 @@ func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
 	c.remember(slots, h, r)
 }
 
-// apply folds v into lanes, all or nothing: false if a sum would wrap.
-func (c *Combiner) apply(lanes, v []int64) bool {
-	v = v[:len(lanes)]
+// lane is the place of a lane among a value's lanes, in bytes, and its operation.
+type lane struct {
+	offset uintptr
+	op     Op
+}
+
+func at(lanes unsafe.Pointer, offset uintptr) *int64 {
+	return (*int64)(unsafe.Add(lanes, offset))
+}
+
+// apply folds the lanes at v into those at lanes, all or nothing: false if a
+// sum would wrap.
+func (c *Combiner) apply(lanes, v unsafe.Pointer) bool {
 	var wraps int64
-	for _, i := range c.sums {
-		a, b := lanes[i], v[i]
+	for _, o := range c.sums {
+		to, b := at(lanes, o), *at(v, o)
+		a := *to
 		s := a + b
+		*to = s
 		wraps |= (a ^ s) & (b ^ s)
 	}
 	if wraps < 0 {
+		for _, o := range c.sums {
+			*at(lanes, o) -= *at(v, o)
+		}
 		return false
 	}
-	for i, op := range c.cfg.Ops[:len(lanes)] {
-		b := v[i]
-		switch op {
-		case Sum:
-			lanes[i] += b
+	for _, l := range c.others {
+		to, b := at(lanes, l.offset), *at(v, l.offset)
+		switch l.op {
 		case Min:
-			if b < lanes[i] {
-				lanes[i] = b
+			if b < *to {
+				*to = b
 			}
 		case Max:
-			if b > lanes[i] {
-				lanes[i] = b
+			if b > *to {
+				*to = b
 			}
 		case And:
-			lanes[i] &= b
+			*to &= b
 		case Or:
-			lanes[i] |= b
+			*to |= b
 		case Xor:
-			lanes[i] ^= b
+			*to ^= b
 		}
 	}
 	return true
