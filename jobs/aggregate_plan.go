@@ -53,6 +53,10 @@ type aggregateField struct {
 	column        int // among the wanted ones
 	n             int // how many values
 	sum, min, max int
+	// most is the largest magnitude of a value that went into the sum. It is
+	// there so that whether all values have room at the scale that they end up
+	// with depends on the values alone, not on which mapper saw which.
+	most int
 }
 
 // aggregateOutput is one cell of the result after the group's columns.
@@ -90,7 +94,7 @@ func (p *aggregatePlan) measure(what measure, name string) {
 		out.field = slices.IndexFunc(p.fields, func(f aggregateField) bool { return f.name == name })
 		if out.field < 0 {
 			out.field = len(p.fields)
-			p.fields = append(p.fields, aggregateField{name: name, column: p.column(name), n: -1, sum: -1, min: -1, max: -1})
+			p.fields = append(p.fields, aggregateField{name: name, column: p.column(name), n: -1, sum: -1, min: -1, max: -1, most: -1})
 		}
 	}
 	p.outputs = append(p.outputs, out)
@@ -124,6 +128,11 @@ func (p *aggregatePlan) layLanes() error {
 			lane(&f.max, mapreduce.OpMax)
 		}
 		lane(&f.n, mapreduce.OpSum)
+	}
+	for i := range p.fields {
+		if f := &p.fields[i]; p.decimals < 0 && f.sum >= 0 && (f.min < 0 || f.max < 0) {
+			lane(&f.most, mapreduce.OpMax)
+		}
 	}
 	if len(p.ops) > mapreduce.MaxLanes {
 		return fmt.Errorf("too much to compute at once: it takes %d lanes, but a job has at most %d; split it into several jobs", len(p.ops), mapreduce.MaxLanes)

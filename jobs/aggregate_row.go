@@ -25,6 +25,7 @@ type aggregateRow struct {
 	column int
 	values []int // its lanes but that of the count
 	count  int   // lane of the count
+	most   int   // lane of the largest magnitude; -1: none
 }
 
 func (p *aggregatePlan) newRow(setScale func(lane int, scale uint8)) *aggregateRow {
@@ -42,7 +43,7 @@ func (p *aggregatePlan) newRow(setScale func(lane int, scale uint8)) *aggregateR
 	}
 	if len(p.fields) == 1 && p.decimals < 0 {
 		f := &p.fields[0]
-		r.quick, r.column, r.count = true, f.column, f.n
+		r.quick, r.column, r.count, r.most = true, f.column, f.n, f.most
 		for _, lane := range [...]int{f.sum, f.min, f.max} {
 			if lane >= 0 {
 				r.values = append(r.values, lane)
@@ -67,6 +68,9 @@ func (r *aggregateRow) takeQuick(columns [][]byte) bool {
 	lanes[r.count] = 1
 	for _, lane := range r.values {
 		lanes[lane] = v
+	}
+	if r.most >= 0 {
+		lanes[r.most] = magnitude(v)
 	}
 	return true
 }
@@ -99,13 +103,16 @@ func (r *aggregateRow) take(columns [][]byte) (column int, err error) {
 		if f.max >= 0 {
 			r.lanes[f.max] = v
 		}
+		if f.most >= 0 {
+			r.lanes[f.most] = magnitude(v)
+		}
 	}
 	return 0, nil
 }
 
 // noValue sets the lanes of a field to what changes nothing.
 func (r *aggregateRow) noValue(f *aggregateField) {
-	for _, lane := range [...]int{f.n, f.sum, f.min, f.max} {
+	for _, lane := range [...]int{f.n, f.sum, f.min, f.max, f.most} {
 		if lane >= 0 {
 			r.lanes[lane] = r.plan.ops[lane].Identity()
 		}
@@ -146,7 +153,7 @@ func (r *aggregateRow) number(i int, text []byte) (int64, error) {
 func (r *aggregateRow) raiseScale(i int, scale uint8) {
 	r.scale[i] = scale
 	f := &r.plan.fields[i]
-	for _, lane := range [...]int{f.sum, f.min, f.max} {
+	for _, lane := range [...]int{f.sum, f.min, f.max, f.most} {
 		if lane >= 0 {
 			r.setScale(lane, scale)
 		}
@@ -163,6 +170,13 @@ func timesTenTo(v int64, n uint8) (int64, bool) {
 		v *= 10
 	}
 	return v, true
+}
+
+// magnitude is the distance from 0, 2^63 - 1 for -2^63 too.
+func magnitude(v int64) int64 {
+	sign := v >> 63
+	m := (v ^ sign) - sign
+	return m + m>>63
 }
 
 func isBlank(b []byte) bool {

@@ -31,7 +31,7 @@ func TestSpilling(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(3, 4))
 	var text bytes.Buffer
-	for range 160_000 {
+	for range 120_000 {
 		fmt.Fprintf(&text, "word-%d,%d.%d\n", rng.IntN(100_000), rng.IntN(1000)-500, rng.IntN(100))
 	}
 	path := write(t, "a.csv", text.String())

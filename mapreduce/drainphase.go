@@ -43,9 +43,9 @@ func (e *engine) drain(ctx context.Context, tx output.Transaction) (*Audit, erro
 }
 
 // spillRest writes what mappers still hold as runs if there are runs already,
-// or if the list of keys to be sorted would not fit beside the records.
+// or if what the drain needs beside the records would not fit.
 func (e *engine) spillRest(ctx context.Context) error {
-	if len(e.foldRuns) == 0 && len(e.grpRuns) == 0 {
+	if len(e.foldRuns) == 0 && len(e.grpRuns) == 0 && e.drainFits() {
 		return nil
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -70,6 +70,26 @@ func (e *engine) spillRest(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
+}
+
+// drainFits says whether the records can be drained in memory. Folded records
+// are copied before the memory of those they were made of is free again, so in
+// the worst case there is everything twice; grouped ones need an entry each.
+// Chunks that are not full take up to a quarter of a share per worker.
+func (e *engine) drainFits() bool {
+	var records int64
+	for _, m := range e.mappers {
+		if c := m.combiner(); c != nil {
+			records += c.Bytes()
+		} else {
+			records += m.collector().Bytes()
+		}
+	}
+	need := 2 * records
+	if e.t.grouped {
+		need = records + records/2
+	}
+	return need+e.mem.share/4*int64(e.opts.Workers) <= e.mem.arena
 }
 
 func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, error) {

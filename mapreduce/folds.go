@@ -157,8 +157,8 @@ const distinctBits = 14
 const DistinctError = 1.04 / 128
 
 // Distinct estimates how many different values a key has (HyperLogLog with
-// 2^14 registers, Flajolet et al. 2007; small counts by linear counting). The
-// estimate is the same for any order and any cutting of the input.
+// 2^14 registers, Flajolet et al. 2007; see DistinctEstimate). The estimate is
+// the same for any order and any cutting of the input.
 func Distinct[V ~string | ~[]byte]() Fold[V, int64] {
 	return NewSubFold([]fold.Op{fold.Max},
 		func(dst []int64, v V) uint32 {
@@ -196,22 +196,65 @@ func DistinctRegister(v []byte) (register uint32, rank int64) {
 	return register, int64(bits.LeadingZeros64(h<<distinctBits|1<<(distinctBits-1))) + 1
 }
 
-// DistinctEstimate turns the ranks of the registers that got a value into an estimate.
+// maxRank is the largest rank: no bit set behind those that choose the register.
+const maxRank = 64 - distinctBits + 1
+
+// DistinctEstimate turns the ranks of the registers that got a value into an
+// estimate, by the estimator of Otmar Ertl (New cardinality estimation
+// algorithms for HyperLogLog sketches, 2017, arXiv:1702.01284), which has no
+// bias where the classic one changes from one formula to another. Ranks out of
+// range count as the largest.
 func DistinctEstimate(ranks iter.Seq[int64]) int64 {
-	const m = 1 << distinctBits
-	sum, seen := 0.0, 0
+	const m = float64(1 << distinctBits)
+	var count [maxRank + 1]int
+	seen := 0
 	for r := range ranks {
-		sum += math.Ldexp(1, -int(r))
+		count[min(max(r, 1), maxRank)]++
 		seen++
 	}
-	empty := m - seen
-	sum += float64(empty)
-	alpha := 0.7213 / (1 + 1.079/float64(m))
-	e := alpha * m * m / sum
-	if e <= 2.5*m && empty > 0 {
-		e = m * math.Log(m/float64(empty))
+	if seen == 0 {
+		return 0
 	}
-	return int64(math.Round(e))
+	z := m * ertlTau(1-float64(count[maxRank])/m)
+	for k := maxRank - 1; k >= 1; k-- {
+		z = (z + float64(count[k])) / 2
+	}
+	z += m * ertlSigma((m-float64(seen))/m)
+	return int64(math.Round(m * m / (2 * math.Ln2 * z)))
+}
+
+// ertlSigma is x + sum of x^(2^k) x 2^(k-1) over k >= 1.
+func ertlSigma(x float64) float64 {
+	if x >= 1 {
+		return math.Inf(1)
+	}
+	y, z := 1.0, x
+	for {
+		x *= x
+		before := z
+		z += x * y
+		y += y
+		if z == before {
+			return z
+		}
+	}
+}
+
+// ertlTau is (1 - x - sum of (1 - x^(2^-k))^2 x 2^-k over k >= 1) / 3.
+func ertlTau(x float64) float64 {
+	if x <= 0 || x >= 1 {
+		return 0
+	}
+	y, z := 1.0, 1-x
+	for {
+		x = math.Sqrt(x)
+		before := z
+		y /= 2
+		z -= (1 - x) * (1 - x) * y
+		if z == before {
+			return z / 3
+		}
+	}
 }
 
 // Bin is one bin of a Histogram: the values v with Low <= v < Low + width.

@@ -18,6 +18,9 @@ const (
 	frontSlots = 1 << 16
 )
 
+// FrontBytes is what a combiner takes of its arena for its front table.
+const FrontBytes = frontSlots * 8
+
 // Config is what the combiners of a job have in common.
 type Config struct {
 	Arena      *pairs.Arena
@@ -80,7 +83,7 @@ func NewCombiner(cfg Config) *Combiner {
 // frontTable takes its memory from the arena, where pages are huge and a visit
 // does not cost a walk of the page table.
 func frontTable(a *pairs.Arena) []uint64 {
-	off, _, err := a.Alloc(frontSlots * 8)
+	off, _, err := a.Alloc(FrontBytes)
 	if err != nil {
 		return make([]uint64, frontSlots)
 	}
@@ -375,7 +378,7 @@ func sameKey(a, b unsafe.Pointer, n int) bool {
 
 // ErrScale is returned when a value does not fit 64 bits at the scale that
 // others need.
-var ErrScale = errors.New("value does not fit 64 bits with that many digits after the point")
+var ErrScale = errors.New("a value is out of range: with as many digits after the point as other values have, it does not fit in 64 bits; round the values (--decimals N)")
 
 // SetScale brings all values of a lane to more digits after the point.
 func (c *Combiner) SetScale(lane int, scale uint8) {
