@@ -27,6 +27,12 @@ func (e *engine) drain(ctx context.Context, tx output.Transaction) (*Audit, erro
 	}
 	e.setPhase("write")
 	w := &writePhase{e: e, tx: tx}
+	if early, ok := tx.(output.Early); ok && f != nil && f.Check() != nil && !f.Carries() && e.opts.Partitions == 1 {
+		if _, err := e.audit(f, w); err != nil {
+			return nil, err
+		}
+		early.Early()
+	}
 	if e.opts.TotalOrder && e.opts.Partitions > 1 {
 		w.cuts = e.sample.Cuts(e.opts.Partitions)
 	}
@@ -124,7 +130,7 @@ func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, erro
 	if err := e.compactFold(ctx); err != nil {
 		return nil, nil, err
 	}
-	d, err := fold.NewDrain(ctx, e.foldCfg, cs, e.foldRuns, fold.Options{Workers: e.opts.Workers, Sample: sample})
+	d, err := fold.NewDrain(ctx, e.foldCfg, cs, e.foldRuns, fold.Options{Workers: e.opts.Workers, Sample: sample, EarlyCheck: e.t.safe})
 	if err == nil && sample > 0 {
 		e.sample.Merge(d.Sample())
 	}
@@ -141,6 +147,11 @@ func (e *engine) audit(f *fold.Drain, w *writePhase) (*Audit, error) {
 		a.Keys += s.keys
 		read += s.pairs + s.groupPairs
 		for i, v := range s.check {
+			check[i] += v
+		}
+	}
+	if f != nil {
+		for i, v := range f.Check() {
 			check[i] += v
 		}
 	}

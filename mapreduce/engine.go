@@ -37,6 +37,7 @@ type traits struct {
 	suffix     int
 	top        bool
 	countKeys  bool
+	safe       bool // once folded without carries, rows can be made without error
 	firstBlock func(b Block) error
 }
 
@@ -46,6 +47,7 @@ func (p *program[K, V, R]) traits() traits {
 		name: j.Name, schema: p.schema, grouped: j.grouped(), ops: j.Fold.ops,
 		top: j.Top > 0, countKeys: j.CountKeys, firstBlock: j.FirstBlock,
 	}
+	t.safe = j.Fold.safe && j.Keep == nil && !t.top && !t.countKeys
 	if j.Fold.getSub != nil {
 		t.suffix = subSuffix
 	}

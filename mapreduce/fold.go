@@ -28,6 +28,7 @@ type Fold[V, R any] struct {
 	putSub func(dst []int64, v V) uint32
 	getSub func(subs iter.Seq2[uint32, Lanes]) (R, error)
 	plain  bool // a V in memory is the only lane
+	safe   bool // get can only fail if a sum lane wrapped
 }
 
 // NewFold makes a fold of len(ops) lanes, 1 to fold.MaxLanes (1 to 4 can run in

@@ -27,37 +27,37 @@ var ErrOverflow = errors.New("sum overflow: the exact sum does not fit a signed 
 // Sum adds. A sum that does not fit 64 bits is ErrOverflow and names the key;
 // intermediate sums may leave the range and come back.
 func Sum[V Integer]() Fold[V, int64] {
-	return Fold[V, int64]{ops: []fold.Op{fold.Sum}, put: putOne[V], get: getSum, plain: plain[V]()}
+	return Fold[V, int64]{ops: []fold.Op{fold.Sum}, put: putOne[V], get: getSum, plain: plain[V](), safe: true}
 }
 
 // Count counts the pairs of a key, whatever their values.
 func Count[V any]() Fold[V, int64] {
-	return Fold[V, int64]{ops: []fold.Op{fold.Sum}, put: func(dst []int64, _ V) { dst[0] = 1 }, get: getSum}
+	return Fold[V, int64]{ops: []fold.Op{fold.Sum}, put: func(dst []int64, _ V) { dst[0] = 1 }, get: getSum, safe: true}
 }
 
 // Min keeps the smallest value.
 func Min[V Integer]() Fold[V, int64] {
-	return Fold[V, int64]{ops: []fold.Op{fold.Min}, put: putOne[V], get: getOne}
+	return Fold[V, int64]{ops: []fold.Op{fold.Min}, put: putOne[V], get: getOne, safe: true}
 }
 
 // Max keeps the largest value.
 func Max[V Integer]() Fold[V, int64] {
-	return Fold[V, int64]{ops: []fold.Op{fold.Max}, put: putOne[V], get: getOne}
+	return Fold[V, int64]{ops: []fold.Op{fold.Max}, put: putOne[V], get: getOne, safe: true}
 }
 
 // And is the bitwise and of all values.
 func And[V Integer]() Fold[V, int64] {
-	return Fold[V, int64]{ops: []fold.Op{fold.And}, put: putOne[V], get: getOne}
+	return Fold[V, int64]{ops: []fold.Op{fold.And}, put: putOne[V], get: getOne, safe: true}
 }
 
 // Or is the bitwise or of all values.
 func Or[V Integer]() Fold[V, int64] {
-	return Fold[V, int64]{ops: []fold.Op{fold.Or}, put: putOne[V], get: getOne}
+	return Fold[V, int64]{ops: []fold.Op{fold.Or}, put: putOne[V], get: getOne, safe: true}
 }
 
 // Xor is the bitwise exclusive or of all values.
 func Xor[V Integer]() Fold[V, int64] {
-	return Fold[V, int64]{ops: []fold.Op{fold.Xor}, put: putOne[V], get: getOne}
+	return Fold[V, int64]{ops: []fold.Op{fold.Xor}, put: putOne[V], get: getOne, safe: true}
 }
 
 // Mean is the arithmetic mean: the exact sum divided by the count, rounded
@@ -66,7 +66,7 @@ func Mean[V Integer]() Fold[V, float64] {
 	return Fold[V, float64]{
 		ops: []fold.Op{fold.Sum, fold.Sum},
 		put: func(dst []int64, v V) { dst[0], dst[1] = int64(v), 1 },
-		get: func(l Lanes) (float64, error) { return l.Mean(0, 1), nil },
+		get: func(l Lanes) (float64, error) { return l.Mean(0, 1), nil }, safe: true,
 	}
 }
 
@@ -85,7 +85,7 @@ func MinMaxMean[V Integer]() Fold[V, Summary] {
 			_ = dst[3]
 			dst[0], dst[1], dst[2], dst[3] = int64(v), int64(v), int64(v), 1
 		},
-		get: func(l Lanes) (Summary, error) { return Summary{l.V[0], l.Mean(2, 3), l.V[1]}, nil },
+		get: func(l Lanes) (Summary, error) { return Summary{l.V[0], l.Mean(2, 3), l.V[1]}, nil }, safe: true,
 	}
 }
 

@@ -97,6 +97,11 @@ type Transaction interface {
 	Abort() error
 }
 
+// Early is what transactions implement that keep rows back until Commit and
+// need not: Early tells them, before any part is opened, that nothing can fail
+// any more but writing, so rows of the only part may be handed on at once.
+type Early interface{ Early() }
+
 // Part is one part of the output; its methods are called by one goroutine at a time.
 type Part interface {
 	// Encoder returns the encoder whose bytes Write takes, or nil if the format

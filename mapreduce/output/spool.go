@@ -31,6 +31,8 @@ type spool struct {
 	budget *budget
 	chunks [][]byte // full but for the last one
 
+	through io.Writer // not nil: nothing is kept
+
 	mu      sync.Mutex // guards what abandon and drop may touch from outside
 	file    *os.File
 	name    string // of the file, if it could not be removed while it is open
@@ -43,6 +45,9 @@ const (
 )
 
 func (s *spool) Write(p []byte) (int, error) {
+	if s.through != nil {
+		return s.through.Write(p)
+	}
 	if s.file != nil {
 		return s.file.Write(p)
 	}

@@ -27,8 +27,9 @@ type StreamOptions struct {
 }
 
 // Stream returns a target that writes the parts one after the other to w, with
-// one header. Nothing is written before Commit, which does not close w; if
-// Commit fails while it writes, w has got a part of the output. What Commit is
+// one header. Nothing is written before Commit, unless the transaction is told
+// that nothing else can fail any more (see Early). Commit does not close w; if
+// it fails while it writes, w has got a part of the output. What Commit is
 // given for _SUCCESS is dropped. Parquet can be streamed only if the job has a
 // single part.
 func Stream(w io.Writer, opts StreamOptions) Target { return &streamTarget{w: w, opts: opts} }
@@ -72,7 +73,11 @@ type streamTransaction struct {
 	ledger *ledger
 	budget *budget
 	spools []*spool // set when the part is opened, under the ledger's lock
+	early  bool
 }
+
+// Early implements the interface Early.
+func (t *streamTransaction) Early() { t.early = true }
 
 func (t *streamTransaction) Part(index int) (Part, error) {
 	p, err := t.part(index)
@@ -89,6 +94,9 @@ func (t *streamTransaction) part(index int) (*ledgerPart, error) {
 			encoder = bare{encoder}
 		}
 		s := &spool{budget: t.budget}
+		if t.early && len(t.spools) == 1 {
+			s.through = t.w
+		}
 		p, err := t.layout.open(s, encoder)
 		if err == nil {
 			t.spools[index] = s

@@ -39,6 +39,9 @@ type Drain struct {
 	splitters pairs.Splitters
 	carries   map[uint64]int64
 
+	early bool
+	check []uint64 // per lane, of Options.EarlyCheck
+
 	// From runs: the borders of each part's ranges.
 	borders [][][]byte
 }
@@ -47,6 +50,10 @@ type Drain struct {
 type Options struct {
 	Workers int
 	Sample  int // keep that many keys as a sample of the distinct ones; 0: none
+	// EarlyCheck has the sum check of folded records made when they are folded,
+	// so that the books can be balanced before rows are written. It does nothing
+	// for runs.
+	EarlyCheck bool
 }
 
 // NewDrain folds what combiners hold. If there are runs, the combiners must
@@ -63,6 +70,7 @@ func NewDrain(ctx context.Context, cfg Config, cs []*Combiner, runs []Run, opt O
 		d.planRuns()
 		return d, nil
 	}
+	d.early, d.check = opt.EarlyCheck, make([]uint64, len(cfg.Ops))
 	return d, d.foldAll(ctx, cs, opt)
 }
 
@@ -119,6 +127,7 @@ func (d *Drain) foldAll(ctx context.Context, cs []*Combiner, opt Options) error 
 			f := newFolder(d.cfg)
 			lanes := len(d.cfg.Ops)
 			carries := map[uint64]int64{}
+			check := make([]uint64, lanes)
 			var cuts *pairs.BottomK
 			if d.cuts != nil {
 				cuts = pairs.NewBottomK(opt.Sample)
@@ -140,6 +149,9 @@ func (d *Drain) foldAll(ctx context.Context, cs []*Combiner, opt Options) error 
 					if err != nil {
 						return fmt.Errorf("sort keys: %w", err)
 					}
+					if d.early {
+						d.sum(check, key, rec.Lanes(lanes))
+					}
 					if len(f.carries) > 0 {
 						f.moveCarries(r, at, carries)
 					}
@@ -155,6 +167,9 @@ func (d *Drain) foldAll(ctx context.Context, cs []*Combiner, opt Options) error 
 			defer mu.Unlock()
 			d.folded += f.folded
 			maps.Copy(d.carries, carries)
+			for i, v := range check {
+				d.check[i] += v
+			}
 			if cuts != nil {
 				d.cuts.Merge(cuts)
 			}
@@ -230,7 +245,7 @@ func (d *Drain) Walker() *Walker {
 }
 
 // Check returns, per sum lane, the sum of value x hash(key) mod 2^64 over all
-// that the walker visited.
+// that the walker visited, 0 if the drain has made the check already.
 func (w *Walker) Check() []uint64 { return w.check }
 
 // Pairs returns how many pairs the walker read from runs.
@@ -259,7 +274,9 @@ func (w *Walker) Each(ctx context.Context, part, rng int, fn func(key []byte, la
 		rec := d.cfg.Arena.Rec(e.Ref())
 		key := rec.Key()
 		lanes := rec.Lanes(len(d.cfg.Ops))
-		w.sum(key, lanes)
+		if !d.early {
+			d.sum(w.check, key, lanes)
+		}
 		var carry []int64
 		if len(d.carries) > 0 {
 			carry = w.carriesOf(e.Ref())
@@ -271,14 +288,27 @@ func (w *Walker) Each(ctx context.Context, part, rng int, fn func(key []byte, la
 	return nil
 }
 
-func (w *Walker) sum(key []byte, lanes []int64) {
-	h := w.d.cfg.Seed.HashBytes(key)
-	for i, op := range w.d.cfg.Ops {
+// sum adds value x hash(key) of every sum lane to check.
+func (d *Drain) sum(check []uint64, key []byte, lanes []int64) {
+	h := d.cfg.Seed.HashBytes(key)
+	for i, op := range d.cfg.Ops {
 		if op == Sum {
-			w.check[i] += uint64(lanes[i]) * h
+			check[i] += uint64(lanes[i]) * h
 		}
 	}
 }
+
+// Check returns, per lane, what EarlyCheck found, else nil; see [Walker.Check].
+func (d *Drain) Check() []uint64 {
+	if !d.early {
+		return nil
+	}
+	return d.check
+}
+
+// Carries says whether a sum lane of any key wrapped. It is only known of
+// what was folded in memory.
+func (d *Drain) Carries() bool { return d.borders != nil || len(d.carries) > 0 }
 
 func (w *Walker) carriesOf(r pairs.Ref) []int64 {
 	any := false

@@ -124,7 +124,7 @@ func (w *Walker) eachMerged(ctx context.Context, part, rng int, fn func(key []by
 		if !open {
 			return nil
 		}
-		w.sum(w.key, sum)
+		d.sum(w.check, w.key, sum)
 		var c []int64
 		for _, n := range carry {
 			if n != 0 {
