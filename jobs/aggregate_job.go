@@ -48,9 +48,7 @@ func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(colum
 					emit.Emit(key, r.lanes)
 				})
 			},
-			Fold: mapreduce.NewFold(p.ops,
-				copyLanes,
-				p.result),
+			Fold:        mapreduce.NewLaneFold(p.ops, p.result),
 			Columns:     names,
 			ColumnKinds: kinds,
 			KeyColumns:  keys,

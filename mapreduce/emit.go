@@ -16,6 +16,7 @@ type Emitter[K, V any] struct {
 
 	keyKind keyKind
 	plain   bool // the value in memory is the only lane, a sum
+	direct  bool // the value is a slice of lanes
 	key     *keyCodec
 	put     func(dst []int64, v V)
 	putSub  func(dst []int64, v V) uint32
@@ -46,6 +47,9 @@ func (e *Emitter[K, V]) Emit(key K, value V) {
 	switch {
 	case e.plain:
 		e.comb.Add1(unsafe.Pointer(unsafe.SliceData(b)), len(b), *(*int64)(noescape(unsafe.Pointer(&value))))
+	case e.direct:
+		lanes := *(*[]int64)(noescape(unsafe.Pointer(&value)))
+		e.comb.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b), lanes[:len(e.lanes)])
 	case e.put != nil:
 		e.put(e.lanes, value)
 		e.comb.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b), e.lanes)

@@ -28,6 +28,7 @@ type Fold[V, R any] struct {
 	putSub func(dst []int64, v V) uint32
 	getSub func(subs iter.Seq2[uint32, Lanes]) (R, error)
 	plain  bool // a V in memory is the only lane
+	direct bool // a V is a slice of all lanes
 	safe   bool // get can only fail if a sum lane wrapped
 }
 
@@ -35,6 +36,12 @@ type Fold[V, R any] struct {
 // the kernel). put writes a value's lanes, get makes the result of a key's.
 func NewFold[V, R any](ops []Op, put func(dst []int64, v V), get func(l Lanes) (R, error)) Fold[V, R] {
 	return Fold[V, R]{ops: ops, put: put, get: get}
+}
+
+// NewLaneFold makes a fold whose values are the lanes themselves: what Emit is
+// handed must have len(ops) of them.
+func NewLaneFold[R any](ops []Op, get func(l Lanes) (R, error)) Fold[[]int64, R] {
+	return Fold[[]int64, R]{ops: ops, put: func(dst, v []int64) { copy(dst, v) }, get: get, direct: true}
 }
 
 // NewSubFold makes a fold whose keys have numbered parts, such as the registers

@@ -52,7 +52,8 @@ type typedReducer[K, V, R any] struct {
 	s       reduceState
 	ranked  []ranked[R]
 	row     output.Row
-	result  R // the row in hand: a field, so that pointers to it cost no allocation
+	simple  bool // rows are a string and an int64: the usual case, without the detour
+	result  R    // the row in hand: a field, so that pointers to it cost no allocation
 	key     K
 	scratch []byte
 	keyBuf  []byte
@@ -74,6 +75,10 @@ type subLanes struct {
 
 func (p *program[K, V, R]) newReducer(f *fold.Drain, g *group.Drain) reducer {
 	r := &typedReducer[K, V, R]{p: p, groups: g}
+	if p.key.kind == keyBytes && !p.job.HideKey && p.rows.isInt64() {
+		r.simple = true
+		r.row = output.Row{Keys: []output.Value{{Kind: output.Bytes}}, Values: []output.Value{{Kind: output.Int}}}
+	}
 	if f != nil {
 		r.walker = f.Walker()
 		r.scale = f.Scale()
@@ -147,6 +152,11 @@ func (r *typedReducer[K, V, R]) emit(key []byte, res R, row rowFunc) error {
 }
 
 func (r *typedReducer[K, V, R]) write(key []byte, res R, row rowFunc) error {
+	if r.simple {
+		r.result = res
+		r.row.Keys[0].B, r.row.Values[0].I = key, *(*int64)(unsafe.Pointer(&r.result))
+		return row(key, &r.row)
+	}
 	var err error
 	r.row.Keys, r.row.Values = r.row.Keys[:0], r.row.Values[:0]
 	if !r.p.job.HideKey {

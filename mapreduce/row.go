@@ -91,6 +91,11 @@ func columnKind(t reflect.Type) output.Kind {
 	return output.Bytes
 }
 
+// isInt64 says whether a result is an int64 and its only cell.
+func (c *rowCodec) isInt64() bool {
+	return len(c.cells) == 1 && c.cells[0].offset == 0 && c.cells[0].kind == reflect.Int64
+}
+
 // values appends the cells of the result at p.
 func (c *rowCodec) values(dst []output.Value, p unsafe.Pointer) ([]output.Value, error) {
 	if c.dynamic {

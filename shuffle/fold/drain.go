@@ -23,7 +23,7 @@ type Run struct {
 
 // rangeRecords is about how many records a range is to have: few enough for
 // them to be sorted in the cache.
-const rangeRecords = 16 << 10
+const rangeRecords = 8 << 10
 
 // Drain gives every key of a job once, in order within each part.
 type Drain struct {
@@ -110,7 +110,7 @@ func (d *Drain) foldAll(ctx context.Context, cs []*Combiner, opt Options) error 
 	}
 	buckets := d.cfg.Partitions * d.cfg.SubBuckets
 	if n := int(records / int64(d.cfg.Partitions) / rangeRecords); n > 1 {
-		d.splitters = pairs.ChooseSplitters(d.sample(cs), min(n, 1<<10))
+		d.splitters = pairs.ChooseSplitters(d.sample(cs), min(n, 1<<11))
 		d.ranges = d.splitters.Len()
 	}
 	workers := max(1, min(opt.Workers, buckets))
@@ -260,10 +260,13 @@ func (w *Walker) Each(ctx context.Context, part, rng int, fn func(key []byte, la
 	}
 	d := w.d
 	w.list = w.list[:0]
-	layout := pairs.Layout{Lanes: len(d.cfg.Ops)}
+	lanes := len(d.cfg.Ops)
 	for _, b := range d.sets {
-		b.Each(part*d.ranges+rng, layout, func(r pairs.Ref, _ pairs.Record) {
-			w.list = append(w.list, w.sorter.Entry(r))
+		b.Spans(part*d.ranges+rng, func(r, end pairs.Ref) {
+			for r < end {
+				w.list = append(w.list, w.sorter.Entry(r))
+				r += pairs.Ref(1 + pairs.KeyWords(d.cfg.Arena.Rec(r).KeyLen()) + lanes)
+			}
 		})
 	}
 	w.sorter.Sort(w.list)
@@ -273,7 +276,7 @@ func (w *Walker) Each(ctx context.Context, part, rng int, fn func(key []byte, la
 		}
 		rec := d.cfg.Arena.Rec(e.Ref())
 		key := rec.Key()
-		lanes := rec.Lanes(len(d.cfg.Ops))
+		lanes := rec.Lanes(lanes)
 		if !d.early {
 			d.sum(w.check, key, lanes)
 		}

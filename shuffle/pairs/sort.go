@@ -60,9 +60,6 @@ func prefixAt(b []byte, depth int) uint64 {
 
 // Sort sorts e, whose entries were made by Entry.
 func (s *Sorter) Sort(e []Entry) {
-	if cap(s.swap) < len(e) {
-		s.swap = make([]Entry, len(e)+len(e)/4)
-	}
 	s.sortKeys(e, 0)
 }
 
@@ -168,33 +165,18 @@ func (s *Sorter) eachTie(e []Entry, fn func([]Entry)) {
 	}
 }
 
-// sortPrefixes sorts by prefix alone: by insertion when there are few, else by
-// radix, least significant byte first, skipping bytes that all share.
+// few is how many entries are sorted by insertion.
+const few = 24
+
+// sortPrefixes sorts by prefix alone: by the highest bits that differ, then
+// each of the groups so made, until groups are small.
 func (s *Sorter) sortPrefixes(e []Entry) {
-	n := len(e)
-	if n < 96 {
-		if n > 24 {
-			slices.SortFunc(e, func(a, b Entry) int {
-				if a.prefix < b.prefix {
-					return -1
-				}
-				if a.prefix > b.prefix {
-					return 1
-				}
-				return 0
-			})
-			return
-		}
-		for i := 1; i < n; i++ {
-			x := e[i]
-			j := i
-			for j > 0 && e[j-1].prefix > x.prefix {
-				e[j] = e[j-1]
-				j--
-			}
-			e[j] = x
-		}
+	if len(e) <= few {
+		insert(e)
 		return
+	}
+	if cap(s.swap) < len(e) {
+		s.swap = make([]Entry, len(e)+len(e)/4)
 	}
 	var or, and uint64 = 0, ^uint64(0)
 	for i := range e {
@@ -202,28 +184,54 @@ func (s *Sorter) sortPrefixes(e []Entry) {
 		and &= e[i].prefix
 	}
 	differ := or &^ and
-	src, dst := e, s.swap[:n]
-	for shift := uint(0); shift < 64; shift += 8 {
-		if differ>>shift&0xff == 0 {
-			continue
-		}
-		var count [256]uint32
-		for i := range src {
-			count[byte(src[i].prefix>>shift)]++
-		}
-		sum := uint32(0)
-		for i, c := range count {
-			count[i] = sum
-			sum += c
-		}
-		for i := range src {
-			b := byte(src[i].prefix >> shift)
-			dst[count[b]] = src[i]
-			count[b]++
-		}
-		src, dst = dst, src
+	if differ == 0 {
+		return
 	}
-	if n > 0 && &src[0] != &e[0] {
-		copy(e, src)
+	lead := uint(bits.LeadingZeros64(differ))
+	if len(e) < 1<<10 {
+		s.sortDigit(e, lead, 64-8, 1<<8)
+	} else {
+		s.sortDigit(e, lead, 64-11, 1<<11)
+	}
+}
+
+// sortDigit distributes entries by a digit of their prefixes, the bits from
+// lead on down to shift, and sorts those that share it.
+func (s *Sorter) sortDigit(e []Entry, lead, shift uint, size int) {
+	var counts [1 << 11]uint32
+	count := counts[:size]
+	for i := range e {
+		count[e[i].prefix<<(lead&63)>>(shift&63)&(1<<11-1)]++
+	}
+	sum := uint32(0)
+	for i, c := range count {
+		count[i] = sum
+		sum += c
+	}
+	swap := s.swap[:len(e)]
+	for i := range e {
+		at := &count[e[i].prefix<<(lead&63)>>(shift&63)&(1<<11-1)]
+		swap[*at] = e[i]
+		*at++
+	}
+	copy(e, swap)
+	from := uint32(0)
+	for _, to := range count {
+		if to-from > 1 {
+			s.sortPrefixes(e[from:to])
+		}
+		from = to
+	}
+}
+
+func insert(e []Entry) {
+	for i := 1; i < len(e); i++ {
+		x := e[i]
+		j := i
+		for j > 0 && e[j-1].prefix > x.prefix {
+			e[j] = e[j-1]
+			j--
+		}
+		e[j] = x
 	}
 }
