@@ -83,3 +83,6 @@ func dedupRecords(src *source) mapreduce.Runnable {
 		HideKey:    true,
 	}
 }
+
+// givesLines says that rows are lines of the input and nothing else.
+func (*dedupOptions) givesLines() bool { return true }

@@ -142,3 +142,6 @@ func (o *grepOptions) grepLines(finder *lineFinder) mapreduce.Runnable {
 		HideKey:    !o.WithFilename,
 	}}
 }
+
+// givesLines says whether rows are lines of the input and nothing else.
+func (o *grepOptions) givesLines() bool { return !o.Count && !o.WithFilename && !o.WithOffset }

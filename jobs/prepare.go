@@ -15,6 +15,12 @@ import (
 // how. Rows go to stdout unless the common options name a folder. Errors name
 // the option that is wrong, as a flag.
 func Prepare(def Definition, o Options, c Common, inputs []string, stdout io.Writer) (mapreduce.Runnable, mapreduce.Options, error) {
+	if c.Format == "" {
+		c.Format = string(output.TSV)
+		if l, ok := o.(lineJob); ok && l.givesLines() {
+			c.Format = string(output.Plain)
+		}
+	}
 	opts, err := c.engineOptions(inputs, stdout)
 	if err != nil {
 		return nil, opts, err
@@ -25,6 +31,10 @@ func Prepare(def Definition, o Options, c Common, inputs []string, stdout io.Wri
 	}
 	return job, opts, nil
 }
+
+// lineJob is what options implement whose rows can be lines of the input, which
+// are to come out as they went in.
+type lineJob interface{ givesLines() bool }
 
 func (c Common) engineOptions(inputs []string, stdout io.Writer) (mapreduce.Options, error) {
 	opts := mapreduce.Options{
@@ -93,7 +103,7 @@ func (c Common) target(stdout io.Writer) (output.Target, error) {
 		if c.Overwrite {
 			return nil, fmt.Errorf("--overwrite is for --output")
 		}
-		return output.Stream(stdout, output.StreamOptions{Format: format, Compression: c.Compress, SpoolDir: c.SpillDir}), nil
+		return output.Stream(stdout, output.StreamOptions{Format: format, Compression: c.Compress, SpoolDir: c.SpillDir, ParquetBinary: c.ParquetBinary}), nil
 	}
-	return output.Dir(c.Output, output.DirOptions{Format: format, Compression: c.Compress, Overwrite: c.Overwrite}), nil
+	return output.Dir(c.Output, output.DirOptions{Format: format, Compression: c.Compress, Overwrite: c.Overwrite, ParquetBinary: c.ParquetBinary}), nil
 }

@@ -191,3 +191,6 @@ func nthWord(n int) lineKey {
 		return nil
 	}
 }
+
+// givesLines says that rows are lines of the input and nothing else.
+func (*sortOptions) givesLines() bool { return true }

@@ -21,6 +21,8 @@ type program[K, V, R any] struct {
 	rows   *rowCodec
 	value  Codec[V]
 	schema output.Schema
+	// collect, if not nil, is handed each row's key and result, see Collect.
+	collect func(key []byte, res R) error
 }
 
 // grouped says whether the job has a Reduce rather than a Fold.

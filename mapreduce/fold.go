@@ -44,6 +44,32 @@ func NewLaneFold[R any](ops []Op, get func(l Lanes) (R, error)) Fold[[]int64, R]
 	return Fold[[]int64, R]{ops: ops, put: func(dst, v []int64) { copy(dst, v) }, get: get, direct: true}
 }
 
+// Then makes a fold whose result is another fold's, turned into something else.
+func Then[V, R, S any](f Fold[V, R], then func(R) (S, error)) Fold[V, S] {
+	g := Fold[V, S]{ops: f.ops, put: f.put, putSub: f.putSub, plain: f.plain, direct: f.direct}
+	if f.get != nil {
+		g.get = func(l Lanes) (S, error) {
+			r, err := f.get(l)
+			if err != nil {
+				var none S
+				return none, err
+			}
+			return then(r)
+		}
+	}
+	if f.getSub != nil {
+		g.getSub = func(subs iter.Seq2[uint32, Lanes]) (S, error) {
+			r, err := f.getSub(subs)
+			if err != nil {
+				var none S
+				return none, err
+			}
+			return then(r)
+		}
+	}
+	return g
+}
+
 // NewSubFold makes a fold whose keys have numbered parts, such as the registers
 // of a sketch or the bins of a histogram: put writes a value's lanes and names
 // the part they go to; get sees all parts of a key that got a value, in

@@ -152,6 +152,11 @@ func (r *typedReducer[K, V, R]) emit(key []byte, res R, row rowFunc) error {
 }
 
 func (r *typedReducer[K, V, R]) write(key []byte, res R, row rowFunc) error {
+	if r.p.collect != nil {
+		if err := r.p.collect(key, res); err != nil {
+			return err
+		}
+	}
 	if r.simple {
 		r.result = res
 		r.row.Keys[0].B, r.row.Values[0].I = key, *(*int64)(unsafe.Pointer(&r.result))

@@ -87,8 +87,14 @@ func columnKind(t reflect.Type) output.Kind {
 		return output.Float
 	case reflect.Bool:
 		return output.Bool
+	case reflect.String:
+		return output.Bytes
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return output.Bytes
+		}
 	}
-	return output.Bytes
+	return output.JSON
 }
 
 // isInt64 says whether a result is an int64 and its only cell.
@@ -138,7 +144,7 @@ func (c *rowCodec) values(dst []output.Value, p unsafe.Pointer) ([]output.Value,
 			if err != nil {
 				return dst, fmt.Errorf("result column %s: %w", c.columns[i].Name, err)
 			}
-			dst = append(dst, output.Value{Kind: output.Bytes, B: text})
+			dst = append(dst, output.Value{Kind: output.JSON, B: text})
 		}
 	}
 	return dst, nil

@@ -20,6 +20,9 @@ const (
 	Bytes
 	// Bool is true if Value.I is not 0.
 	Bool
+	// JSON is a JSON text in Value.B, on one line. JSON lines hold it as it is,
+	// other formats as a string.
+	JSON
 )
 
 // Value is one cell. Its bytes are valid only until the call that got it returns.
@@ -59,6 +62,7 @@ const (
 	CSV     Format = "csv"     // RFC 4180 with a header line
 	JSONL   Format = "jsonl"   // {"key":...,"value":...}, exact
 	Parquet Format = "parquet" // one file a part
+	Plain   Format = "plain"   // as TSV but with nothing escaped, for rows that are lines already
 )
 
 // Encoder turns rows into bytes of a text format. It holds no state between

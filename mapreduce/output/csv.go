@@ -51,7 +51,7 @@ func (e *csvEncoder) AppendRow(dst []byte, r *Row) []byte {
 }
 
 func appendCSVCell(dst []byte, v *Value) []byte {
-	if v.Kind != Bytes {
+	if v.Kind != Bytes && v.Kind != JSON {
 		return appendPlain(dst, v)
 	}
 	b := v.B

@@ -4,7 +4,7 @@ package output
 
 import "fmt"
 
-// NewEncoder returns the encoder of a text format (TSV, CSV, JSONL) for rows of
+// NewEncoder returns the encoder of a text format (TSV, CSV, JSONL, Plain) for rows of
 // the schema. Rows are to have as many cells as the schema has columns: missing
 // ones are written as Null, surplus ones are left out.
 //
@@ -14,6 +14,8 @@ func NewEncoder(f Format, s Schema) (Encoder, error) {
 	switch f {
 	case TSV, "":
 		return newTSVEncoder(s), nil
+	case Plain:
+		return &plainEncoder{keys: len(s.Keys), values: len(s.Values)}, nil
 	case CSV:
 		return newCSVEncoder(s), nil
 	case JSONL:
@@ -27,14 +29,14 @@ func NewEncoder(f Format, s Schema) (Encoder, error) {
 // ParseFormat returns the format of that name, or ErrUnsupported.
 func ParseFormat(name string) (Format, error) {
 	switch f := Format(name); f {
-	case TSV, CSV, JSONL, Parquet:
+	case TSV, CSV, JSONL, Parquet, Plain:
 		return f, nil
 	}
 	return "", unknownFormat(Format(name))
 }
 
 func unknownFormat(f Format) error {
-	return fmt.Errorf("format %q: %w: choose one of tsv, csv, jsonl, parquet", f, ErrUnsupported)
+	return fmt.Errorf("format %q: %w: choose one of tsv, csv, jsonl, parquet, plain", f, ErrUnsupported)
 }
 
 // fits says whether a row has the schema's number of cells.

@@ -36,13 +36,13 @@ func newLayout(f Format, compression string, binary bool, s Schema) (*layout, er
 	return l, err
 }
 
-// PartName returns the name of a part's file: part-00000 for TSV, with .csv,
+// PartName returns the name of a part's file: part-00000 for TSV and Plain, with .csv,
 // .jsonl or .parquet for other formats, and .gz or .zst behind that if it is
 // compressed (Parquet compresses within the file and keeps its name).
 func PartName(index int, f Format, compression string) string {
 	name := fmt.Sprintf("part-%05d", index)
 	switch f {
-	case TSV, "":
+	case TSV, Plain, "":
 	case Parquet:
 		return name + ".parquet"
 	default:

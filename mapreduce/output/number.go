@@ -21,6 +21,8 @@ func appendPlain(dst []byte, v *Value) []byte {
 		return appendDecimal(dst, v.I, v.Scale)
 	case Bool:
 		return strconv.AppendBool(dst, v.I != 0)
+	case JSON:
+		return append(dst, v.B...)
 	}
 	return dst
 }

@@ -46,7 +46,7 @@ func appendTSVCell(dst []byte, v *Value) []byte {
 	switch v.Kind {
 	case Int:
 		return appendInt(dst, v.I)
-	case Bytes:
+	case Bytes, JSON:
 		out, found, _ := appendScanned(dst, v.B, &specialTSV)
 		if found {
 			return appendTSVEscaped(dst, v.B)
@@ -110,4 +110,32 @@ func UnescapeTSV(cell []byte) ([]byte, error) {
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// plainEncoder writes cells as they are, with a TAB between and a newline at
+// the end: the lines of grep and sort come out as they went in. What contains
+// tabs or newlines can't be read back; the other formats are for that.
+type plainEncoder struct{ keys, values int }
+
+func (e *plainEncoder) AppendHeader(dst []byte) []byte { return dst }
+
+func (e *plainEncoder) AppendRow(dst []byte, r *Row) []byte {
+	if !fits(r, e.keys, e.values) {
+		r = fit(r, e.keys, e.values)
+	}
+	for _, cells := range [...][]Value{r.Keys, r.Values} {
+		for i := range cells {
+			v := &cells[i]
+			if v.Kind == Bytes {
+				dst = append(dst, v.B...)
+			} else {
+				dst = appendPlain(dst, v)
+			}
+			dst = append(dst, '\t')
+		}
+	}
+	if e.keys+e.values > 0 {
+		dst = dst[:len(dst)-1]
+	}
+	return append(dst, '\n')
 }

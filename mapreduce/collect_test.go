@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapreduce_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/quernmr/quern/mapreduce"
+)
+
+func TestCollect(t *testing.T) {
+	path := text(t, "b a\nc b a\na\n")
+	job := wordcount()
+	rows, res, err := mapreduce.Collect(context.Background(), job, mapreduce.Options{Inputs: []string{path}, Workers: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, r := range rows {
+		got += fmt.Sprintf("%s=%d ", r.Key, r.Result)
+	}
+	if got != "a=3 b=2 c=1 " || res.Audit.Rows != 3 {
+		t.Errorf("%s, %+v", got, res.Audit)
+	}
+	job.Top, job.Rank = 2, func(a, b int64) int { return int(a - b) }
+	rows, _, err = mapreduce.Collect(context.Background(), job, mapreduce.Options{Inputs: []string{path}})
+	if err != nil || len(rows) != 2 || string(rows[0].Key) != "c" || string(rows[1].Key) != "b" {
+		t.Errorf("%v, %v", rows, err)
+	}
+	// Many rows, from several ranges, come in key order.
+	rows, _, err = mapreduce.Collect(context.Background(), wordcount(), mapreduce.Options{Inputs: []string{text(t, many)}, Workers: 4})
+	if err != nil || len(rows) != 40014 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	if !slices.IsSortedFunc(rows, func(a, b mapreduce.Row[[]byte, int64]) int { return slices.Compare(a.Key, b.Key) }) {
+		t.Error("rows are not in key order")
+	}
+}
+
+func TestThen(t *testing.T) {
+	tenths := mapreduce.Then(mapreduce.MinMaxMean[int64](), func(s mapreduce.Summary) (string, error) {
+		return fmt.Sprintf("%.1f/%.1f/%.1f", float64(s.Min)/10, s.Mean/10, float64(s.Max)/10), nil
+	})
+	job := &mapreduce.Job[string, int64, string]{
+		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, int64]) error {
+			emit.Emit("k", -123)
+			emit.Emit("k", 41)
+			return nil
+		},
+		Fold: tenths,
+	}
+	if got, _ := run(t, job, mapreduce.Options{Inputs: []string{text(t, "x\n")}}); got != "{\"key\":\"k\",\"value\":\"-12.3/-4.1/4.1\"}\n" {
+		t.Errorf("got %s", got)
+	}
+	failing := mapreduce.Then(mapreduce.Distinct[string](), func(int64) (int64, error) { return 0, fmt.Errorf("no") })
+	dist := &mapreduce.Job[string, string, int64]{
+		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, string]) error {
+			emit.Emit("k", "v")
+			return nil
+		},
+		Fold: failing,
+	}
+	if _, _, err := try(dist, mapreduce.Options{Inputs: []string{text(t, "x\n")}}); err == nil || err.Error() != `key "k": no` {
+		t.Errorf("got %v", err)
+	}
+}
