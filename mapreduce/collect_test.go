@@ -67,3 +67,30 @@ func TestThen(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestTopK(t *testing.T) {
+	job := &mapreduce.Job[string, int32, []mapreduce.Frequency]{
+		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, int32]) error {
+			for _, v := range []int32{7, -2, 7, 3, -2147483648, 3, 7, -2} {
+				emit.Emit("k", v)
+			}
+			return nil
+		},
+		Fold: mapreduce.TopK[int32](3),
+	}
+	rows, _, err := mapreduce.Collect(context.Background(), job, mapreduce.Options{Inputs: []string{text(t, "x\n")}})
+	if err != nil || len(rows) != 1 || !slices.Equal(rows[0].Result, []mapreduce.Frequency{{7, 3}, {-2, 2}, {3, 2}}) {
+		t.Errorf("%v, %v", rows, err)
+	}
+	unsigned := &mapreduce.Job[string, uint32, []mapreduce.Frequency]{
+		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, uint32]) error {
+			emit.Emit("k", 1<<32-1)
+			return nil
+		},
+		Fold: mapreduce.TopK[uint32](3),
+	}
+	all, _, err := mapreduce.Collect(context.Background(), unsigned, mapreduce.Options{Inputs: []string{text(t, "x\n")}})
+	if err != nil || len(all) != 1 || !slices.Equal(all[0].Result, []mapreduce.Frequency{{1<<32 - 1, 1}}) {
+		t.Errorf("%v, %v", all, err)
+	}
+}

@@ -3,6 +3,7 @@
 package mapreduce
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"math"
 	"math/big"
 	"math/bits"
+	"slices"
 	"unsafe"
 
 	"github.com/quernmr/quern/shuffle/fold"
@@ -289,6 +291,46 @@ func Histogram[V Integer](width int64) Fold[V, []Bin] {
 				bins = append(bins, Bin{(int64(s) - zero) * width, n})
 			}
 			return bins, nil
+		})
+}
+
+// SmallInteger is any integer type of at most 32 bits.
+type SmallInteger interface {
+	~int8 | ~int16 | ~int32 | ~uint8 | ~uint16 | ~uint32
+}
+
+// Frequency is a value and how often it occurred.
+type Frequency struct {
+	Value int64
+	Count int64
+}
+
+// TopK keeps the k most frequent values of a key, the most frequent first, ties
+// by value. It is exact: every value is counted, which is why values have at
+// most 32 bits. For the rows with the highest results over all keys see Job.Top.
+func TopK[V SmallInteger](k int) Fold[V, []Frequency] {
+	var v V
+	// Signed values are shifted so that sub-keys sort as they do.
+	shift := int64(0)
+	if v--; v < 0 {
+		shift = 1 << 31
+	}
+	return NewSubFold([]fold.Op{fold.Sum},
+		func(dst []int64, v V) uint32 {
+			dst[0] = 1
+			return uint32(int64(v) + shift)
+		},
+		func(subs iter.Seq2[uint32, Lanes]) ([]Frequency, error) {
+			var all []Frequency
+			for s, l := range subs {
+				n, err := getSum(l)
+				if err != nil {
+					return nil, err
+				}
+				all = append(all, Frequency{int64(s) - shift, n})
+			}
+			slices.SortStableFunc(all, func(a, b Frequency) int { return cmp.Compare(b.Count, a.Count) })
+			return all[:min(k, len(all))], nil
 		})
 }
 

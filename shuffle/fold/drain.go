@@ -184,25 +184,13 @@ func (d *Drain) group(key []byte) []byte { return key[:len(key)-d.cfg.Suffix] }
 
 // sample takes keys from all over the buckets.
 func (d *Drain) sample(cs []*Combiner) [][]byte {
-	const perSpan, most = 4, 1 << 14
-	var keys [][]byte
-	layout := pairs.Layout{Lanes: len(d.cfg.Ops)}
-	for _, c := range cs {
-		for b := range c.buckets.Count() {
-			c.buckets.Spans(b, func(r, end pairs.Ref) {
-				for i := 0; r < end && i < perSpan; i++ {
-					rec := d.cfg.Arena.Rec(r)
-					keys = append(keys, d.group(rec.Key()))
-					r += pairs.Ref(layout.Size(rec))
-				}
-			})
-		}
+	sets := make([]*pairs.Buckets, len(cs))
+	for i, c := range cs {
+		sets[i] = c.buckets
 	}
-	if step := len(keys) / most; step > 1 {
-		for i := range most {
-			keys[i] = keys[i*step]
-		}
-		keys = keys[:most]
+	keys := pairs.SampleKeys(pairs.Layout{Lanes: len(d.cfg.Ops)}, sets...)
+	for i, k := range keys {
+		keys[i] = d.group(k)
 	}
 	return keys
 }

@@ -54,7 +54,7 @@ func NewDrain(ctx context.Context, cfg Config, cs []*Collector, runs []*spill.Ru
 		records += c.Records()
 	}
 	if n := int(records / int64(cfg.Partitions) / rangeRecords); n > 1 {
-		d.splitters = pairs.ChooseSplitters(sample(cfg.Arena, cs), min(n, 1<<10))
+		d.splitters = pairs.ChooseSplitters(pairs.SampleKeys(pairs.Payload, sets(cs)...), min(n, 1<<10))
 		d.ranges = d.splitters.Len()
 	}
 	buckets := cfg.Partitions * subBuckets
@@ -105,27 +105,12 @@ func NewDrain(ctx context.Context, cfg Config, cs []*Collector, runs []*spill.Ru
 	return d, g.Wait()
 }
 
-func sample(a *pairs.Arena, cs []*Collector) [][]byte {
-	const perSpan, most = 4, 1 << 14
-	var keys [][]byte
-	for _, c := range cs {
-		for b := range c.buckets.Count() {
-			c.buckets.Spans(b, func(r, end pairs.Ref) {
-				for i := 0; r < end && i < perSpan; i++ {
-					rec := a.Rec(r)
-					keys = append(keys, rec.PayloadKey())
-					r += pairs.Ref(pairs.Payload.Size(rec))
-				}
-			})
-		}
+func sets(cs []*Collector) []*pairs.Buckets {
+	s := make([]*pairs.Buckets, len(cs))
+	for i, c := range cs {
+		s[i] = c.buckets
 	}
-	if step := len(keys) / most; step > 1 {
-		for i := range most {
-			keys[i] = keys[i*step]
-		}
-		keys = keys[:most]
-	}
-	return keys
+	return s
 }
 
 // Ranges returns the number of ranges of a part. Their keys follow each other;
@@ -194,7 +179,7 @@ func (c *Collector) WriteRun(path string, sampled *pairs.BottomK) (run *spill.Ru
 	sorter := pairs.NewSorter(c.cfg.Arena, pairs.Payload)
 	splitters := pairs.Splitters{}
 	if n := int(c.Records() / int64(c.cfg.Partitions) / rangeRecords); n > 1 {
-		splitters = pairs.ChooseSplitters(sample(c.cfg.Arena, []*Collector{c}), min(n, 1<<10))
+		splitters = pairs.ChooseSplitters(pairs.SampleKeys(pairs.Payload, c.buckets), min(n, 1<<10))
 	}
 	ranges := make([][]pairs.Entry, splitters.Len())
 	for part := range c.cfg.Partitions {

@@ -57,6 +57,35 @@ func ChooseSplitters(sample [][]byte, n int) Splitters {
 	return s
 }
 
+// SampleKeys takes keys from all over the records of sets: a few from each
+// stretch, some thousands in all. They are not copies.
+func SampleKeys(l Layout, sets ...*Buckets) [][]byte {
+	const perSpan, most = 4, 1 << 14
+	var keys [][]byte
+	for _, b := range sets {
+		for i := range b.Count() {
+			b.Spans(i, func(r, end Ref) {
+				for n := 0; r < end && n < perSpan; n++ {
+					rec := b.arena.Rec(r)
+					if l.Lanes < 0 {
+						keys = append(keys, rec.PayloadKey())
+					} else {
+						keys = append(keys, rec.Key())
+					}
+					r += Ref(l.Size(rec))
+				}
+			})
+		}
+	}
+	if step := len(keys) / most; step > 1 {
+		for i := range most {
+			keys[i] = keys[i*step]
+		}
+		keys = keys[:most]
+	}
+	return keys
+}
+
 // prefix is prefixAt for slices that need not be padded.
 func prefix(b []byte) uint64 {
 	if len(b) >= 8 {
