@@ -151,7 +151,7 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 			err = abort
 		}
 	}()
-	if e.arena, err = pairs.NewArena(e.mem.arena + int64(e.opts.Workers)*fold.FrontBytes); err != nil {
+	if e.arena, err = pairs.NewArena(e.mem.arena); err != nil {
 		return nil, err
 	}
 	defer e.arena.Close()

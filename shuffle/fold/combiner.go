@@ -19,9 +19,6 @@ const (
 	frontSlots = 1 << 17
 )
 
-// FrontBytes is what a combiner takes of its arena for its front table.
-const FrontBytes = frontSlots * 8
-
 // Config is what the combiners of a job have in common.
 type Config struct {
 	Arena      *pairs.Arena
@@ -64,7 +61,7 @@ type Combiner struct {
 func NewCombiner(cfg Config) *Combiner {
 	c := &Combiner{
 		cfg:   cfg,
-		slots: frontTable(cfg.Arena),
+		slots: make([]uint64, frontSlots),
 		mask:  frontSlots - frontWays,
 		lanes: len(cfg.Ops),
 		shift: uint(64 - bits.Len(uint(cfg.SubBuckets-1))),
@@ -79,18 +76,6 @@ func NewCombiner(cfg Config) *Combiner {
 		}
 	}
 	return c
-}
-
-// frontTable takes its memory from the arena, where pages are huge and a visit
-// does not cost a walk of the page table.
-func frontTable(a *pairs.Arena) []uint64 {
-	off, _, err := a.Alloc(FrontBytes)
-	if err != nil {
-		return make([]uint64, frontSlots)
-	}
-	s := unsafe.Slice((*uint64)(a.At(pairs.Ref(off>>3))), frontSlots)
-	clear(s)
-	return s
 }
 
 // Emitted returns the number of pairs added.

@@ -41,7 +41,7 @@ func (f *folder) fold(cs []*Combiner, b int) []pairs.Ref {
 	lanes := len(f.ops)
 	layout := pairs.Layout{Lanes: lanes}
 	size := 256
-	for int64(size)*8 < words {
+	for int64(size)*4 < words {
 		size *= 2
 	}
 	f.table(size)
