@@ -3,9 +3,12 @@
 package mapreduce_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"iter"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/quernmr/quern/mapreduce"
@@ -92,5 +95,65 @@ func TestTopK(t *testing.T) {
 	all, _, err := mapreduce.Collect(context.Background(), unsigned, mapreduce.Options{Inputs: []string{text(t, "x\n")}})
 	if err != nil || len(all) != 1 || !slices.Equal(all[0].Result, []mapreduce.Frequency{{1<<32 - 1, 1}}) {
 		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// Results that are kept until the end must not share memory with values that
+// come later, in memory or from runs.
+func TestKeptResultsAreTheirOwn(t *testing.T) {
+	var b strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&b, "key%05d value%05d\n", i, i)
+	}
+	path := text(t, b.String())
+	job := &mapreduce.Job[[]byte, []byte, []byte]{
+		Map: func(rec mapreduce.Record, emit *mapreduce.Emitter[[]byte, []byte]) error {
+			k, v, _ := bytes.Cut(rec.Value, []byte{' '})
+			emit.Emit(k, v)
+			return nil
+		},
+		Reduce: func(_ []byte, vs iter.Seq[[]byte], yield func([]byte)) error {
+			for v := range vs {
+				yield(v)
+			}
+			return nil
+		},
+	}
+	for _, top := range []int{0, 100} {
+		job.Top, job.Rank = top, func(a, b []byte) int { return bytes.Compare(b, a) }
+		for _, memory := range []int64{16 << 20, 1 << 30} {
+			rows, _, err := mapreduce.Collect(context.Background(), job, mapreduce.Options{Inputs: []string{path}, Memory: memory, SpillDir: t.TempDir()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := 60_000; top == 0 && len(rows) != want || top > 0 && len(rows) != top {
+				t.Fatalf("%d rows", len(rows))
+			}
+			for _, r := range rows {
+				if string(r.Key[3:]) != string(r.Result[5:]) {
+					t.Fatalf("%s has %s", r.Key, r.Result)
+				}
+			}
+		}
+	}
+}
+
+// A key larger than what is left of the memory makes room for itself; one larger
+// than all of it is a clear error.
+func TestHugeKeys(t *testing.T) {
+	huge := strings.Repeat("x", 5<<20)
+	path := text(t, "a "+huge+" b\nc "+huge+"y d\n")
+	for _, c := range []struct {
+		memory int64
+		err    string
+	}{{32 << 20, ""}, {16 << 20, ""}} {
+		rows, _, err := mapreduce.Collect(context.Background(), wordcount(), mapreduce.Options{Inputs: []string{path}, Memory: c.memory, SpillDir: t.TempDir()})
+		if err != nil || len(rows) != 6 {
+			t.Errorf("memory %d: %d rows, %v", c.memory, len(rows), err)
+		}
+	}
+	path = text(t, strings.Repeat("x", 20<<20))
+	if _, _, err := mapreduce.Collect(context.Background(), wordcount(), mapreduce.Options{Inputs: []string{path}, Memory: 16 << 20}); err == nil || !strings.Contains(err.Error(), "20971520 bytes") || !strings.Contains(err.Error(), "--memory") {
+		t.Errorf("got %v", err)
 	}
 }

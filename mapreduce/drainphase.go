@@ -14,6 +14,7 @@ import (
 	"github.com/quernmr/quern/mapreduce/output"
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/group"
+	"github.com/quernmr/quern/shuffle/pairs"
 )
 
 // drain folds, sorts, reduces and writes, and balances the books.
@@ -95,7 +96,8 @@ func (e *engine) drainFits() bool {
 	if e.t.grouped {
 		need = records + records/2
 	}
-	return need+e.mem.share/4*int64(e.opts.Workers) <= e.mem.arena
+	chunks := max(e.mem.share/4, int64(e.partitions())*2*pairs.FirstChunk) * int64(e.opts.Workers)
+	return need+chunks <= e.mem.arena
 }
 
 func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, error) {

@@ -118,6 +118,7 @@ func newEngine(c code, opts Options) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.opts.Workers = e.mem.workers
 	e.setPhase("plan")
 	return e, nil
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/quernmr/quern/shuffle/fold"
 )
 
-// Lanes is the folded value of a key, as a fold's finishing function sees it.
+// Lanes is the folded value of a key, as a fold's finishing function sees it,
+// which must not keep its slices.
 type Lanes struct {
 	V []int64 // one per lane
 	// Carry counts, for sum lanes, how often V wrapped: the sum is

@@ -49,8 +49,9 @@ type Job[K, V, R any] struct {
 	// encodings, so that the result never depends on who mapped what. The key
 	// and values must not be kept after the call if they are byte slices.
 	Reduce func(key K, values iter.Seq[V], yield func(R)) error
-	// Combine may shrink the values of a key before they are kept; it is called
-	// any number of times on any subset.
+	// Combine may shrink the values of a key before they go to disk; it is called
+	// any number of times on any subset of them, must read all that it is given,
+	// and what it yields stands for them.
 	Combine func(key K, values iter.Seq[V], yield func(V)) error
 	// ValueOrder appends bytes whose order is the order in which Reduce shall
 	// see values (secondary sort). Equal ones come in order of their encodings.

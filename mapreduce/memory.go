@@ -15,6 +15,8 @@ type memoryPlan struct {
 	budget int64
 	arena  int64 // records, and later the list of keys to be sorted
 	share  int64 // of records, per mapper
+	// workers is how many the memory is enough for.
+	workers int
 }
 
 const (
@@ -22,6 +24,8 @@ const (
 	// perWorker is what a worker takes beside the arena: its front table, its
 	// input buffer, the buffers of a merge and of the rows it encodes.
 	perWorker = 8 << 20
+	// minShare is what a mapper needs for its chunks not to be mostly empty.
+	minShare = 1 << 20
 )
 
 // planMemory divides budget, or half of what the machine or cgroup grants if it is 0.
@@ -38,7 +42,8 @@ func planMemory(budget int64, workers int) (memoryPlan, error) {
 	m := memoryPlan{budget: budget}
 	m.arena = max(budget-int64(workers)*perWorker, budget/2)
 	m.arena = min(m.arena, pairs.MaxArena)
-	m.share = m.arena * 6 / 10 / int64(workers)
+	m.workers = int(min(int64(workers), max(1, m.arena*6/10/minShare)))
+	m.share = m.arena * 6 / 10 / int64(m.workers)
 	return m, nil
 }
 

@@ -306,8 +306,16 @@ func (r *typedReducer[K, V, R]) visitGroups(ctx context.Context, part, rng int, 
 	cur := r.groups.Cursor(part, rng)
 	defer cur.Close()
 	g := grouper[V]{ctx: ctx, cur: cur, decode: r.p.value.Decode, ordered: r.p.job.ValueOrder != nil, pairs: &r.s.groupPairs}
+	// Results that outlive the range must not share memory with what comes after.
+	keep := r.p.job.Top > 0 || r.p.collect != nil
+	if keep {
+		g.decode = func(b []byte) (V, error) { return r.p.value.Decode(bytes.Clone(b)) }
+	}
 	more := g.next()
 	for more {
+		if keep {
+			g.key = nil
+		}
 		g.key = append(g.key[:0], cur.Key()...)
 		var k K
 		if err := r.p.key.decode(g.key, unsafe.Pointer(&k)); err != nil {

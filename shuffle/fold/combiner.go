@@ -313,13 +313,11 @@ func (c *Combiner) newRecord(h uint64, p unsafe.Pointer, n int, k0, k1 uint64) p
 		c.fail(fmt.Errorf("a key of %d bytes is over the limit of %d", n, pairs.MaxKey))
 		return 0
 	}
-	if c.buckets.Bytes() >= c.cfg.Share && c.err == nil {
-		// Pairs that wait are not records yet and stay where they are.
-		if err := c.cfg.Spill(c); err != nil {
-			c.fail(err)
-			return 0
-		}
-		c.Reset()
+	if c.err != nil {
+		return 0
+	}
+	if c.buckets.Bytes() >= c.cfg.Share && !c.spill() {
+		return 0
 	}
 	b := int(h >> c.shift)
 	if c.cfg.Partitions > 1 {
@@ -333,8 +331,11 @@ func (c *Combiner) newRecord(h uint64, p unsafe.Pointer, n int, k0, k1 uint64) p
 	}
 	kw := pairs.KeyWords(n)
 	r, err := c.buckets.Reserve(b, 1+kw+c.lanes)
+	if err != nil && c.buckets.Records() > 0 && c.spill() {
+		r, err = c.buckets.Reserve(b, 1+kw+c.lanes)
+	}
 	if err != nil {
-		c.fail(err)
+		c.fail(fmt.Errorf("no room for a key of %d bytes: %w; more --memory helps", n, err))
 		return 0
 	}
 	rec := c.cfg.Arena.At(r)
@@ -347,6 +348,17 @@ func (c *Combiner) newRecord(h uint64, p unsafe.Pointer, n int, k0, k1 uint64) p
 	*(*uint64)(unsafe.Add(rec, uintptr(kw)<<3)) = 0
 	copy(unsafe.Slice((*byte)(unsafe.Add(rec, 8)), n), unsafe.Slice((*byte)(p), n))
 	return r
+}
+
+// spill makes room: what the combiner holds goes elsewhere. Pairs that wait are
+// not records yet and stay where they are.
+func (c *Combiner) spill() bool {
+	if err := c.cfg.Spill(c); err != nil {
+		c.fail(err)
+		return false
+	}
+	c.Reset()
+	return true
 }
 
 func (c *Combiner) fail(err error) {

@@ -69,11 +69,8 @@ func (c *Collector) Add(key, payload []byte) {
 		c.err = fmt.Errorf("a key of %d bytes with a value of %d is over the limit of %d together", len(key), len(payload), MaxPair)
 		return
 	}
-	if c.buckets.Bytes() >= c.cfg.Share {
-		if c.err = c.cfg.Spill(c); c.err != nil {
-			return
-		}
-		c.Reset()
+	if c.buckets.Bytes() >= c.cfg.Share && !c.spill() {
+		return
 	}
 	part := 0
 	if c.cfg.Partitions > 1 {
@@ -81,9 +78,15 @@ func (c *Collector) Add(key, payload []byte) {
 	}
 	c.turn++
 	kw, pw := pairs.KeyWords(len(key)), (len(payload)+7)/8
-	r, err := c.buckets.Reserve(part*subBuckets+(c.turn>>8)%subBuckets, 2+kw+pw)
+	bucket := part*subBuckets + (c.turn>>8)%subBuckets
+	r, err := c.buckets.Reserve(bucket, 2+kw+pw)
+	if err != nil && c.buckets.Records() > 0 && c.spill() {
+		r, err = c.buckets.Reserve(bucket, 2+kw+pw)
+	}
 	if err != nil {
-		c.err = err
+		if c.err == nil {
+			c.err = fmt.Errorf("no room for a pair of %d bytes: %w; more --memory helps", len(key)+len(payload), err)
+		}
 		return
 	}
 	rec := c.cfg.Arena.Rec(r)
@@ -97,14 +100,22 @@ func (c *Collector) Add(key, payload []byte) {
 	}
 }
 
-// entries sorts the records of partition part that lie in range rng.
+// spill makes room: what the collector holds goes elsewhere.
+func (c *Collector) spill() bool {
+	if c.err = c.cfg.Spill(c); c.err != nil {
+		return false
+	}
+	c.Reset()
+	return true
+}
+
+// entries is a spill.Cursor over sorted records.
 type entries struct {
 	arena *pairs.Arena
 	list  []pairs.Entry
 	at    int
 }
 
-// Next, Key, Payload, Err and Close make a spill.Cursor of sorted records.
 func (e *entries) Next() bool {
 	e.at++
 	return e.at < len(e.list)

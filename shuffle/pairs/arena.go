@@ -5,6 +5,7 @@ package pairs
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"unsafe"
 )
@@ -16,8 +17,9 @@ type Ref uint32
 // BlockSize is the unit, in bytes, in which an arena hands out memory.
 const BlockSize = 256 << 10
 
-// MaxArena is the largest arena in bytes: what a Ref can address.
-const MaxArena = 32 << 30
+// MaxArena is the largest arena in bytes: what a Ref can address, its end included,
+// and what address space allows.
+const MaxArena = min(32<<30-BlockSize, math.MaxInt/4)
 
 // ErrFull is returned when an arena has reached its limit.
 var ErrFull = errors.New("arena is full")

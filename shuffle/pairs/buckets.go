@@ -109,6 +109,9 @@ const (
 	maxChunk   = 8192 // words
 )
 
+// FirstChunk is the least that a bucket with a record takes, in bytes.
+const FirstChunk = firstChunk * 8
+
 // Buckets holds the records of one mapper, in n buckets. It belongs to one goroutine.
 type Buckets struct {
 	arena    *Arena

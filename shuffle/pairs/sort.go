@@ -4,6 +4,7 @@ package pairs
 
 import (
 	"bytes"
+	"math"
 	"math/bits"
 	"slices"
 	"unsafe"
@@ -74,7 +75,7 @@ func (s *Sorter) sortKeys(e []Entry, depth int) {
 func (s *Sorter) breakTie(tie []Entry, depth int) {
 	// Of keys that agree, those that end here come first, the shorter the
 	// earlier: "a" before "a\x00".
-	const far = 1 << 62
+	const far = math.MaxInt
 	ends := func(e Entry) int {
 		if n := s.arena.Rec(e.ref).KeyLen(); n <= depth {
 			return n
