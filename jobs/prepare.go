@@ -57,7 +57,7 @@ func (c Common) engineOptions(inputs []string, stdout io.Writer) (mapreduce.Opti
 	if opts.Memory, err = parseSize("memory", c.Memory); err != nil {
 		return opts, err
 	}
-	if opts.Output, err = c.target(stdout); err != nil {
+	if opts.Output, err = c.target(stdout, opts.Memory); err != nil {
 		return opts, err
 	}
 	return opts, nil
@@ -86,7 +86,9 @@ func (c Common) inputOptions() (in input.Options, err error) {
 	return in, nil
 }
 
-func (c Common) target(stdout io.Writer) (output.Target, error) {
+// target is where rows go. With a memory budget, rows that are kept back take
+// an eighth of it at most.
+func (c Common) target(stdout io.Writer, memory int64) (output.Target, error) {
 	format := output.TSV
 	if c.Format != "" {
 		var err error
@@ -103,7 +105,7 @@ func (c Common) target(stdout io.Writer) (output.Target, error) {
 		if c.Overwrite {
 			return nil, fmt.Errorf("--overwrite is for --output")
 		}
-		return output.Stream(stdout, output.StreamOptions{Format: format, Compression: c.Compress, SpoolDir: c.SpillDir, ParquetBinary: c.ParquetBinary}), nil
+		return output.Stream(stdout, output.StreamOptions{Format: format, Compression: c.Compress, SpoolDir: c.SpillDir, SpoolMemory: min(memory/8, output.DefaultSpoolMemory), ParquetBinary: c.ParquetBinary}), nil
 	}
 	return output.Dir(c.Output, output.DirOptions{Format: format, Compression: c.Compress, Overwrite: c.Overwrite, ParquetBinary: c.ParquetBinary}), nil
 }

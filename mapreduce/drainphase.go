@@ -116,7 +116,7 @@ func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, erro
 		for _, c := range cs {
 			e.combined += c.Records()
 		}
-		d, err := group.NewDrain(ctx, e.grpCfg, cs, e.grpRuns, group.Options{Workers: e.opts.Workers, Sample: sample})
+		d, err := group.NewDrain(ctx, e.grpCfg, cs, e.grpRuns, group.Options{Workers: e.opts.Workers, Sample: sample, RangeBytes: e.mem.buffer / 2})
 		if err == nil && sample > 0 {
 			e.sample.Merge(d.Sample())
 		}
@@ -132,7 +132,7 @@ func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, erro
 	if err := e.compactFold(ctx); err != nil {
 		return nil, nil, err
 	}
-	d, err := fold.NewDrain(ctx, e.foldCfg, cs, e.foldRuns, fold.Options{Workers: e.opts.Workers, Sample: sample, EarlyCheck: e.t.safe})
+	d, err := fold.NewDrain(ctx, e.foldCfg, cs, e.foldRuns, fold.Options{Workers: e.opts.Workers, Sample: sample, EarlyCheck: e.t.safe, RangeBytes: e.mem.buffer / 2})
 	if err == nil && sample > 0 {
 		e.sample.Merge(d.Sample())
 	}
@@ -403,9 +403,6 @@ func (w *writePhase) byRows(ctx context.Context, tasks []task) error {
 	})
 }
 
-// flushBytes is how much a range may encode before it waits for its turn.
-const flushBytes = 8 << 20
-
 // encoded writes to parts that take bytes: ranges are encoded by all
 // goroutines and written in order.
 func (w *writePhase) encoded(ctx context.Context, tasks []task) error {
@@ -444,7 +441,7 @@ func (w *writePhase) encoded(ctx context.Context, tasks []task) error {
 			}
 			seg.data = encoder.AppendRow(seg.data, row)
 			seg.rows++
-			if len(seg.data) >= flushBytes {
+			if int64(len(seg.data)) >= w.e.mem.buffer {
 				return flush(false)
 			}
 			return nil

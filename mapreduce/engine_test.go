@@ -459,7 +459,7 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	for _, n := range []int{-1, 1 << 31} {
+	for _, n := range []int{-1, 1<<31 - 1} {
 		if _, _, err := try(wordcount(), mapreduce.Options{Inputs: []string{text(t, "a")}, Partitions: n}); err == nil || !strings.Contains(err.Error(), "partitions") {
 			t.Errorf("%d partitions: %v", n, err)
 		}

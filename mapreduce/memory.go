@@ -15,6 +15,9 @@ type memoryPlan struct {
 	budget int64
 	arena  int64 // records, and later the list of keys to be sorted
 	share  int64 // of records, per mapper
+	// buffer is how much of a range may be encoded before it waits for its turn
+	// to be written; ranges of merges are cut to about that.
+	buffer int64
 	// workers is how many the memory is enough for.
 	workers int
 }
@@ -44,6 +47,7 @@ func planMemory(budget int64, workers int) (memoryPlan, error) {
 	m.arena = min(m.arena, pairs.MaxArena)
 	m.workers = int(min(int64(workers), max(1, m.arena*6/10/minShare)))
 	m.share = m.arena * 6 / 10 / int64(m.workers)
+	m.buffer = min(max(budget/64, 256<<10), 8<<20)
 	return m, nil
 }
 

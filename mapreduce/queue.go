@@ -32,7 +32,7 @@ type pendingSegment struct {
 }
 
 func newQueue(w *writePhase, tasks []task) *queue {
-	q := &queue{w: w, window: 4 * max(1, len(w.reducers)), turn: map[int]int{}, last: map[int]int{}, pending: map[int][]pendingSegment{}, done: map[int]bool{}, total: len(tasks)}
+	q := &queue{w: w, window: 2 * max(1, len(w.reducers)), turn: map[int]int{}, last: map[int]int{}, pending: map[int][]pendingSegment{}, done: map[int]bool{}, total: len(tasks)}
 	q.cond = sync.NewCond(&q.mu)
 	for _, t := range tasks {
 		if _, ok := q.turn[t.part]; !ok {

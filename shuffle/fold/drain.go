@@ -3,6 +3,7 @@
 package fold
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -43,7 +44,8 @@ type Drain struct {
 	check []uint64 // per lane, of Options.EarlyCheck
 
 	// From runs: the borders of each part's ranges.
-	borders [][][]byte
+	borders    [][][]byte
+	rangeBytes int64
 }
 
 // Options steer a drain.
@@ -54,12 +56,15 @@ type Options struct {
 	// so that the books can be balanced before rows are written. It does nothing
 	// for runs.
 	EarlyCheck bool
+	// RangeBytes is about how many bytes of runs, on disk, a range of a merge
+	// is to have; 0: 4 MiB.
+	RangeBytes int64
 }
 
 // NewDrain folds what combiners hold. If there are runs, the combiners must
 // be empty (see [Combiner.Spill]).
 func NewDrain(ctx context.Context, cfg Config, cs []*Combiner, runs []Run, opt Options) (*Drain, error) {
-	d := &Drain{cfg: cfg, runs: runs, ranges: 1, carries: map[uint64]int64{}}
+	d := &Drain{cfg: cfg, runs: runs, ranges: 1, rangeBytes: cmp.Or(opt.RangeBytes, 4<<20), carries: map[uint64]int64{}}
 	if opt.Sample > 0 {
 		d.cuts = pairs.NewBottomK(opt.Sample)
 	}

@@ -80,9 +80,6 @@ func (c *Combiner) WriteRun(path string, sample *pairs.BottomK) (run Run, folded
 	return Run{Run: r, Scale: slices.Clone(c.scale)}, f.folded, nil
 }
 
-// mergeRange is about how many bytes of runs, compressed, a range of a merge has.
-const mergeRange = 4 << 20
-
 // planRuns cuts every part into ranges by the first keys of the runs' blocks.
 func (d *Drain) planRuns() {
 	d.borders = make([][][]byte, d.cfg.Partitions)
@@ -99,7 +96,7 @@ func (d *Drain) planRuns() {
 				}
 			}
 		}
-		d.borders[part] = pairs.Borders(keys, int(bytesOnDisk/int64(d.cfg.Partitions)/mergeRange))
+		d.borders[part] = pairs.Borders(keys, int(bytesOnDisk/int64(d.cfg.Partitions)/d.rangeBytes))
 	}
 }
 

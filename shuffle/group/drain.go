@@ -4,6 +4,7 @@ package group
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,10 +18,8 @@ import (
 	"github.com/quernmr/quern/shuffle/spill"
 )
 
-const (
-	rangeRecords = 16 << 10 // records of a range in memory, about
-	mergeRange   = 4 << 20  // bytes on disk of a range of a merge, about
-)
+// rangeRecords is about how many records a range in memory has.
+const rangeRecords = 16 << 10
 
 // Drain gives the pairs of a job back in order.
 type Drain struct {
@@ -31,17 +30,22 @@ type Drain struct {
 	ranges    int
 	borders   [][][]byte
 	cuts      *pairs.BottomK
+
+	rangeBytes int64
 }
 
 // Options steer a drain.
 type Options struct {
 	Workers int
 	Sample  int // keep that many keys as a sample of the distinct ones; 0: none
+	// RangeBytes is about how many bytes of runs, on disk, a range of a merge
+	// is to have; 0: 4 MiB.
+	RangeBytes int64
 }
 
 // NewDrain sorts what collectors hold. If there are runs, the collectors must be empty.
 func NewDrain(ctx context.Context, cfg Config, cs []*Collector, runs []*spill.Run, opt Options) (*Drain, error) {
-	d := &Drain{cfg: cfg, runs: runs, ranges: 1}
+	d := &Drain{cfg: cfg, runs: runs, ranges: 1, rangeBytes: cmp.Or(opt.RangeBytes, 4<<20)}
 	if opt.Sample > 0 {
 		d.cuts = pairs.NewBottomK(opt.Sample)
 	}
@@ -160,7 +164,7 @@ func (d *Drain) planRuns() {
 		for _, r := range d.runs {
 			keys = append(keys, r.FirstKeys(part)...)
 		}
-		d.borders[part] = pairs.Borders(keys, int(onDisk/int64(d.cfg.Partitions)/mergeRange))
+		d.borders[part] = pairs.Borders(keys, int(onDisk/int64(d.cfg.Partitions)/d.rangeBytes))
 	}
 }
 
