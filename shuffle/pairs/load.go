@@ -11,9 +11,11 @@ import (
 const pageSize = 4096
 
 // load8 reads eight bytes as a little-endian word: one load where the machine
-// is little-endian, the same result where it is not.
+// is little-endian, the same result where it is not. The race detector is kept
+// out, since LoadShort reads what it then masks away and somebody else may write.
 //
 //go:nocheckptr
+//go:norace
 func load8(p unsafe.Pointer) uint64 { return binary.LittleEndian.Uint64((*[8]byte)(p)[:]) }
 
 // shortMasks keep the first n bytes of two words.
@@ -29,6 +31,7 @@ var shortMasks = func() (m [17][2]uint64) {
 // that depends on the length: lengths of words can't be predicted.
 //
 //go:nocheckptr
+//go:norace
 func LoadShort(p unsafe.Pointer, n int) (k0, k1 uint64) {
 	if uintptr(p)&(pageSize-1) > pageSize-16 || n == 0 {
 		return loadSlow(p, n)
