@@ -36,7 +36,7 @@ numbers in it, all others strings (in jsonl and parquet: what they are); columns
 with other names than letters and digits are $env["the name"].
 
 A row has the group's columns and then sum_F, min_F, mean_F, max_F, count and
-distinct_F, in this order. If only one thing is computed its column is "value".`,
+distinct_F, in this order. In JSON lines a single one is just the "value".`,
 	Example: `  quern aggregate --group-by station --min t --mean t --max t weather.csv
   quern aggregate --group-by method,status --count --where 'ms > 100' logs/*.jsonl.gz
   quern aggregate --pattern '^(?P<ip>\S+) .* (?P<bytes>\d+)$' --group-by ip --sum bytes access.log`,

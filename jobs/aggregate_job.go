@@ -37,9 +37,6 @@ func (p *aggregatePlan) job(src *source) mapreduce.Runnable {
 func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(columns [][]byte) K) mapreduce.Runnable {
 	names, kinds := p.columns()
 	keys := p.wanted[:p.groups:p.groups]
-	if len(names) == 1 && p.groups == 1 {
-		keys = nil // "key" and "value"
-	}
 	if p.rankLane < 0 {
 		return &mapreduce.Job[K, []int64, []output.Value]{
 			Name: "aggregate",

@@ -147,9 +147,6 @@ func (p *aggregatePlan) columns() (names []string, kinds []output.Kind) {
 		if out.what != measureCount {
 			name += "_" + out.name
 		}
-		if len(p.outputs) == 1 {
-			name = "value"
-		}
 		names = append(names, name)
 		kind := output.Decimal
 		switch out.what {

@@ -34,6 +34,8 @@ func (o *countOptions) Build(in *input.Options, _ []string) (mapreduce.Runnable,
 		Name:        "count",
 		NewBlockMap: lineMapper(recordCutter{in.Delimiter}, emitOne),
 		Fold:        mapreduce.Sum[int64](),
+		KeyColumns:  []string{"line"},
+		Columns:     []string{"count"},
 	}
 	keep.apply(job)
 	return job, nil

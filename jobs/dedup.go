@@ -33,6 +33,7 @@ func (o *dedupOptions) Build(in *input.Options, inputs []string) (mapreduce.Runn
 		if err != nil {
 			return nil, err
 		}
+		in.Columns = nil // rows are records as they stand, with all columns
 		return inOrder{dedupRecords(src)}, nil
 	}
 	it, err := itemChoice{rows: &o.RowFormat}.items("dedup", in, inputs)

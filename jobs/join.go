@@ -81,6 +81,18 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 			return nil, errors.New("say which column the sides agree in: --on, or --left-on and --right-on")
 		}
 	}
+	var kinds [2]string
+	for side := range inputs {
+		if kinds[side], err = o.RowFormat.kind(in, inputs[side:side+1]); err != nil {
+			return nil, err
+		}
+	}
+	if (kinds[left] == "parquet") != (kinds[right] == "parquet") {
+		return nil, errors.New("one side is Parquet and the other is not: bring both to one format first")
+	}
+	if kinds[left] == "parquet" {
+		in.Format = input.Parquet
+	}
 	var size [2]int64
 	var first [2]string // a file of each side
 	for side := range inputs {

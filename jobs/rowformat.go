@@ -3,9 +3,9 @@
 package jobs
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -24,6 +24,7 @@ type RowFormat struct {
 	NoHeader    bool     `name:"no-header" help:"csv or tsv has no header line: columns are 1, 2, ... (or as --columns says)"`
 	Pattern     string   `name:"pattern" help:"regular expression with named groups, (?P<name>...), which are the columns; implies --input-format regexp"`
 	OnMismatch  string   `name:"on-mismatch" help:"lines the pattern does not match, csv records with too few or too many fields: error or skip"`
+	Escapes     bool     `name:"escapes" help:"tsv: undo the escapes \\t \\n \\r \\\\ that quern itself writes"`
 	LazyQuotes  bool     `name:"lazy-quotes" help:"a quote may stand inside a csv field that does not begin with one"`
 }
 
@@ -40,6 +41,7 @@ func (f *RowFormat) unused() error {
 		{"pattern", f.Pattern != ""},
 		{"on-mismatch", f.OnMismatch != ""},
 		{"lazy-quotes", f.LazyQuotes},
+		{"escapes", f.Escapes},
 	} {
 		if o.set {
 			return fmt.Errorf("--%s is about fields of rows: say which one with --field", o.name)
@@ -72,13 +74,27 @@ func (f *RowFormat) kind(in *input.Options, inputs []string) (string, error) {
 	}
 	name := inputs[0]
 	if info, err := os.Stat(name); err == nil && info.IsDir() {
-		plan, err := input.Discover(context.Background(), inputs[:1], input.Options{AllowEmpty: true})
-		if err != nil || len(plan.Files) == 0 {
-			return "", nil // the job itself will say what is wrong
-		}
-		name = plan.Files[0].Path
+		name = firstFile(name)
 	}
 	return kindByName(name), nil
+}
+
+// firstFile returns the first file in a folder that a job would read; "" if
+// there is none, which the job itself will say.
+func firstFile(dir string) string {
+	first := ""
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		hidden := path != dir && (d.Name()[0] == '.' || d.Name()[0] == '_')
+		switch {
+		case err != nil || hidden && d.IsDir():
+			return filepath.SkipDir
+		case !hidden && !d.IsDir():
+			first = path
+			return filepath.SkipAll
+		}
+		return nil
+	})
+	return first
 }
 
 func kindByName(name string) string {
@@ -131,7 +147,7 @@ func (f *RowFormat) open(in *input.Options, inputs, want []string) (*source, err
 }
 
 func (f *RowFormat) rowsFormat(kind string) (*rows.Format, error) {
-	format := &rows.Format{LazyQuotes: f.LazyQuotes}
+	format := &rows.Format{LazyQuotes: f.LazyQuotes, Escapes: f.Escapes}
 	switch kind {
 	case "csv":
 		format.Kind = rows.CSV

@@ -45,6 +45,9 @@ func (o *sortOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 		if o.Numeric {
 			return inOrder{o.byKey(o.lineMap(cut, func() lineKey { return func(line []byte) []byte { return line } }))}, nil
 		}
+		if o.Reverse {
+			return inOrder{o.reversedLines(cut)}, nil
+		}
 		return inOrder{o.wholeLines(cut)}, nil
 	}
 	kind, err := o.RowFormat.kind(in, inputs)
@@ -58,13 +61,31 @@ func (o *sortOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 	if err != nil {
 		return nil, err
 	}
+	in.Columns = nil // rows are records as they stand, with all columns
 	job := o.byKey(o.fieldMap(src))
 	job.FirstBlock = src.learn
 	return inOrder{job}, nil
 }
 
-// wholeLines sorts lines by themselves: equal lines need not travel one by one.
+// wholeLines sorts lines by themselves: equal lines are counted, and written as
+// often as they were there.
 func (o *sortOptions) wholeLines(cut recordCutter) mapreduce.Runnable {
+	job := &mapreduce.Job[[]byte, int64, int64]{
+		Name:        "sort",
+		NewBlockMap: lineMapper(cut, emitOne),
+		Fold:        mapreduce.Sum[int64](),
+		KeyColumns:  []string{"line"},
+		Columns:     []string{},
+	}
+	if !o.Unique {
+		job.Repeat = func(_ []byte, n int64) int64 { return n }
+	}
+	return job
+}
+
+// reversedLines sorts lines by themselves, the last first. Their keys are not
+// what is to be written, so a reduce turns them back.
+func (o *sortOptions) reversedLines(cut recordCutter) mapreduce.Runnable {
 	total := func(counts iter.Seq[int64]) int64 {
 		n := int64(0)
 		for c := range counts {
@@ -72,27 +93,21 @@ func (o *sortOptions) wholeLines(cut recordCutter) mapreduce.Runnable {
 		}
 		return n
 	}
-	newMap := lineMapper(cut, emitOne)
-	if o.Reverse {
-		newMap = func() func(mapreduce.Block, *wordEmitter) error {
+	return &mapreduce.Job[[]byte, int64, []byte]{
+		Name: "sort",
+		NewBlockMap: func() func(mapreduce.Block, *wordEmitter) error {
 			var key []byte
 			return lineMapper(cut, func(emit *wordEmitter, line []byte) {
 				key = appendDescending(key[:0], line)
 				emit.Emit(key, 1)
 			})()
-		}
-	}
-	return &mapreduce.Job[[]byte, int64, []byte]{
-		Name:        "sort",
-		NewBlockMap: newMap,
+		},
 		Combine: func(_ []byte, counts iter.Seq[int64], yield func(int64)) error {
 			yield(total(counts))
 			return nil
 		},
 		Reduce: func(line []byte, counts iter.Seq[int64], yield func([]byte)) error {
-			if o.Reverse {
-				line = parseDescending(nil, line)
-			}
+			line = parseDescending(nil, line)
 			n := total(counts)
 			if o.Unique {
 				n = 1

@@ -30,9 +30,16 @@ func parseCondition(text string) (*condition, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--where: %w", err)
 	}
-	names := columnNames{declared: map[string]bool{}}
+	names := columnNames{declared: map[string]bool{}, called: map[string]bool{}}
 	ast.Walk(&tree.Node, &names)
-	program, err := expr.Compile(text, expr.AllowUndefinedVariables(), expr.AsBool())
+	options := []expr.Option{expr.AllowUndefinedVariables(), expr.AsBool()}
+	for _, name := range names.used {
+		// A column may be called like a function of the language (date, count, max).
+		if !names.called[name] {
+			options = append(options, expr.DisableBuiltin(name))
+		}
+	}
+	program, err := expr.Compile(text, options...)
 	if err != nil {
 		return nil, fmt.Errorf("--where: %w", err)
 	}
@@ -52,6 +59,7 @@ func parseCondition(text string) (*condition, error) {
 type columnNames struct {
 	used     []string
 	declared map[string]bool // by let
+	called   map[string]bool // as functions
 }
 
 func (c *columnNames) Visit(node *ast.Node) {
@@ -59,6 +67,12 @@ func (c *columnNames) Visit(node *ast.Node) {
 	case *ast.IdentifierNode:
 		if n.Value != "$env" {
 			c.used = append(c.used, n.Value)
+		}
+	case *ast.BuiltinNode:
+		c.called[n.Name] = true
+	case *ast.CallNode:
+		if callee, ok := n.Callee.(*ast.IdentifierNode); ok {
+			c.called[callee.Value] = true
 		}
 	case *ast.MemberNode:
 		base, ok := n.Node.(*ast.IdentifierNode)

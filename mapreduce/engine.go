@@ -47,7 +47,7 @@ func (p *program[K, V, R]) traits() traits {
 		name: j.Name, schema: p.schema, grouped: j.grouped(), ops: j.Fold.ops,
 		top: j.Top > 0, countKeys: j.CountKeys, firstBlock: j.FirstBlock,
 	}
-	t.safe = j.Fold.safe && j.Keep == nil && !t.top && !t.countKeys
+	t.safe = j.Fold.safe && j.Keep == nil && j.Repeat == nil && !t.top && !t.countKeys
 	if j.Fold.getSub != nil {
 		t.suffix = subSuffix
 	}
@@ -104,6 +104,9 @@ func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (*Result, error) {
 
 func newEngine(c code, opts Options) (*engine, error) {
 	e := &engine{code: c, t: c.traits(), opts: opts, started: time.Now()}
+	if len(opts.Inputs) == 0 && !opts.Input.AllowEmpty {
+		return nil, errors.New("no inputs: Options.Inputs names files, patterns, folders, or \"-\" for standard input")
+	}
 	if opts.Partitions < 0 || opts.Partitions > MaxPartitions {
 		return nil, fmt.Errorf("%d partitions: 1 to %d are possible", opts.Partitions, MaxPartitions)
 	}

@@ -37,11 +37,6 @@ func (j *Job[K, V, R]) Explain(ctx context.Context, opts Options) (*Explanation,
 		}
 		n := len(e.t.ops)
 		why("fold: the result of a key is %d lane(s) of 64-bit integers, combined as they are emitted", n)
-		if n <= 4 {
-			why("with at most 4 lanes the fold could also run in a kernel")
-		} else {
-			why("with more than 4 lanes the fold runs in user space only")
-		}
 	}
 	streams := 0
 	for _, s := range plan.Splits {

@@ -63,6 +63,8 @@ type Job[K, V, R any] struct {
 
 	// Keep drops rows for which it is false, after the fold or reduce.
 	Keep func(key K, result R) bool
+	// Repeat, if not nil, says how often a row is written; default once.
+	Repeat func(key K, result R) int64
 	// Top keeps only that many rows: the first in the order of Rank, ties by
 	// key. The result is then one part. 0 keeps all.
 	Top  int
@@ -79,7 +81,8 @@ type Job[K, V, R any] struct {
 
 	// Columns names the result's columns; default: the fields of R if it is a
 	// struct, else "value". KeyColumns names those of the key; default: the
-	// fields of K, else "key". HideKey leaves the key out of the rows.
+	// fields of K, else "key". HideKey leaves the key out of the rows; Columns
+	// that are empty but not nil leave the result out.
 	Columns    []string
 	KeyColumns []string
 	HideKey    bool

@@ -75,7 +75,7 @@ type subLanes struct {
 
 func (p *program[K, V, R]) newReducer(f *fold.Drain, g *group.Drain) reducer {
 	r := &typedReducer[K, V, R]{p: p, groups: g}
-	if p.key.kind == keyBytes && !p.job.HideKey && p.rows.isInt64() {
+	if p.key.kind == keyBytes && !p.job.HideKey && p.job.Repeat == nil && p.rows.isInt64() {
 		r.simple = true
 		r.row = output.Row{Keys: []output.Value{{Kind: output.Bytes}}, Values: []output.Value{{Kind: output.Int}}}
 	}
@@ -173,7 +173,19 @@ func (r *typedReducer[K, V, R]) write(key []byte, res R, row rowFunc) error {
 	if r.row.Values, err = r.p.rows.values(r.row.Values, unsafe.Pointer(&r.result)); err != nil {
 		return err
 	}
-	return row(key, &r.row)
+	if r.p.job.Repeat == nil {
+		return row(key, &r.row)
+	}
+	var k K
+	if err := r.p.key.decode(key, unsafe.Pointer(&k)); err != nil {
+		return err
+	}
+	for range r.p.job.Repeat(k, res) {
+		if err := row(key, &r.row); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // rank keeps a row if it may be among the first Top ones.

@@ -50,6 +50,9 @@ func newRowCodec(t reflect.Type, names []string, kinds []output.Kind) (*rowCodec
 		c.columns = []output.Column{{Name: "value", Kind: columnKind(t)}}
 	}
 	if names != nil {
+		if len(names) == 0 {
+			c.cells, c.columns = nil, nil
+		}
 		if len(names) != len(c.columns) {
 			return nil, fmt.Errorf("%d Columns for results of type %v, which has %d", len(names), t, len(c.columns))
 		}

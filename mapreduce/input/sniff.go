@@ -113,7 +113,7 @@ func isParquet(f io.ReaderAt, head []byte, size int64) bool {
 }
 
 func parquetError(path string) error {
-	return fmt.Errorf("input: %s is a Parquet file; read it as one with --format parquet (--input-format where that names the output)", path)
+	return fmt.Errorf("input: %s is a Parquet file; this job reads lines; jobs on fields read it with --input-format parquet", path)
 }
 
 // compressedSuffix says whether path is named like a compressed file.
