@@ -95,6 +95,7 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 	}
 	var size [2]int64
 	var first [2]string // a file of each side
+	var pipe [2]bool    // it can be read only once
 	for side := range inputs {
 		plan, err := input.Discover(context.Background(), inputs[side:side+1], *in)
 		if err != nil {
@@ -103,10 +104,11 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 		if side == left {
 			j.leftFiles = len(plan.Files)
 		}
-		for i, f := range plan.Files {
-			if i == 0 {
+		for _, f := range plan.Files {
+			if first[side] == "" && f.Size != 0 { // an empty one can't tell the columns
 				first[side] = f.Path
 			}
+			pipe[side] = pipe[side] || f.Size < 0
 			size[side] += max(f.Size, 0)
 			if f.Size < 0 {
 				size[side] += 1 << 40 // a pipe: likely the long side
@@ -118,7 +120,7 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 	}
 	for side, columns := range [2][]string{splitList(o.LeftColumns), splitList(o.RightColumns)} {
 		if columns == nil {
-			if columns, err = o.otherColumns(in, inputs[side:side+1], first[side], on[side]); err != nil {
+			if columns, err = o.otherColumns(in, inputs[side:side+1], first[side], pipe[side], on[side]); err != nil {
 				return nil, err
 			}
 		}
@@ -134,7 +136,7 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 
 // otherColumns returns the columns of an input that are not the key; nil if
 // records have no list of columns.
-func (o *joinOptions) otherColumns(in *input.Options, inputs []string, file, key string) ([]string, error) {
+func (o *joinOptions) otherColumns(in *input.Options, inputs []string, file string, pipe bool, key string) ([]string, error) {
 	kind, err := o.RowFormat.kind(in, inputs)
 	if err != nil {
 		return nil, err
@@ -161,8 +163,8 @@ func (o *joinOptions) otherColumns(in *input.Options, inputs []string, file, key
 		names = format.Columns
 	case file == "":
 		return []string{}, nil // nothing to join
-	case file == "-":
-		return nil, errors.New("the columns of standard input are not known beforehand: name them with --columns, or say --left-columns or --right-columns")
+	case pipe:
+		return nil, errors.New("the columns of standard input or a pipe are not known beforehand: name them with --columns, or say --left-columns or --right-columns")
 	default:
 		if names, err = headerOf(file, format, *in); err != nil {
 			return nil, fmt.Errorf("%s: %w", file, err)

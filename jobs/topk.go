@@ -3,6 +3,8 @@
 package jobs
 
 import (
+	"cmp"
+
 	"fmt"
 
 	"github.com/quernmr/quern/mapreduce"
@@ -36,8 +38,14 @@ func (o *topkOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 	if err != nil {
 		return nil, err
 	}
+	item := cmp.Or(o.Field, "line")
+	if o.Words {
+		item = "word"
+	}
 	return &mapreduce.Job[[]byte, int64, int64]{
 		Name:        "topk",
+		KeyColumns:  []string{item},
+		Columns:     []string{"count"},
 		NewBlockMap: mapItems(it, emitOne),
 		FirstBlock:  it.firstBlock(),
 		Fold:        mapreduce.Sum[int64](),

@@ -5,6 +5,7 @@ package jobs
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -28,7 +29,7 @@ type condition struct {
 func parseCondition(text string) (*condition, error) {
 	tree, err := parser.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("--where: %w", err)
+		return nil, fmt.Errorf("--where: %s", firstLine(err))
 	}
 	names := columnNames{declared: map[string]bool{}, called: map[string]bool{}}
 	ast.Walk(&tree.Node, &names)
@@ -39,9 +40,12 @@ func parseCondition(text string) (*condition, error) {
 			options = append(options, expr.DisableBuiltin(name))
 		}
 	}
+	if names.env > names.columns {
+		return nil, errors.New("--where: $env can only be used as $env[\"NAME\"], with the name of a column")
+	}
 	program, err := expr.Compile(text, options...)
 	if err != nil {
-		return nil, fmt.Errorf("--where: %w", err)
+		return nil, fmt.Errorf("--where: %s", firstLine(err))
 	}
 	c := &condition{text: text, program: program}
 	seen := map[string]bool{}
@@ -60,12 +64,16 @@ type columnNames struct {
 	used     []string
 	declared map[string]bool // by let
 	called   map[string]bool // as functions
+	env      int             // how often $env stands there
+	columns  int             // how often as $env["NAME"]
 }
 
 func (c *columnNames) Visit(node *ast.Node) {
 	switch n := (*node).(type) {
 	case *ast.IdentifierNode:
-		if n.Value != "$env" {
+		if n.Value == "$env" {
+			c.env++
+		} else {
 			c.used = append(c.used, n.Value)
 		}
 	case *ast.BuiltinNode:
@@ -78,6 +86,7 @@ func (c *columnNames) Visit(node *ast.Node) {
 		base, ok := n.Node.(*ast.IdentifierNode)
 		name, literal := n.Property.(*ast.StringNode)
 		if ok && literal && base.Value == "$env" {
+			c.columns++
 			c.used = append(c.used, name.Value)
 		}
 	case *ast.VariableDeclaratorNode:
@@ -136,11 +145,12 @@ func conditionValue(field []byte, t rows.Type, typed bool) (any, error) {
 		return field[0] == 't', nil
 	case rows.Nested:
 		d := json.NewDecoder(bytes.NewReader(field))
+		d.UseNumber()
 		var v any
 		if err := d.Decode(&v); err != nil {
 			return nil, err
 		}
-		return v, nil
+		return plainNumbers(v)
 	case rows.Number:
 		if v := number(field); v != nil {
 			return v, nil
@@ -153,6 +163,33 @@ func conditionValue(field []byte, t rows.Type, typed bool) (any, error) {
 		}
 	}
 	return string(field), nil
+}
+
+// plainNumbers turns the numbers within a JSON value into what number makes of
+// them, so that integers stay exact.
+func plainNumbers(v any) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case json.Number:
+		n := number([]byte(v))
+		if n == nil {
+			return nil, fmt.Errorf("the number %q is beyond what --where can compute with", v)
+		}
+		return n, nil
+	case []any:
+		for i := range v {
+			if v[i], err = plainNumbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for k := range v {
+			if v[k], err = plainNumbers(v[k]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
 }
 
 func number(field []byte) any {

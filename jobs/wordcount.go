@@ -51,7 +51,9 @@ func (o *wordcountOptions) Build(in *input.Options, _ []string) (mapreduce.Runna
 		NewBlockMap: func() func(mapreduce.Block, *mapreduce.Emitter[[]byte, int64]) error {
 			return o.newMap(cut)
 		},
-		Fold: mapreduce.Sum[int64](),
+		Fold:       mapreduce.Sum[int64](),
+		KeyColumns: []string{"word"},
+		Columns:    []string{"count"},
 	}
 	keep.apply(job)
 	return job, nil

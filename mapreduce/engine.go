@@ -126,6 +126,16 @@ func newEngine(c code, opts Options) (*engine, error) {
 	return e, nil
 }
 
+// largest is address space for a record per worker that is larger than all of
+// its share: the budget can't be kept then, but the record can.
+func (e *engine) largest() int64 {
+	line := e.opts.Input.MaxLine
+	if line == 0 {
+		line = 64 << 20
+	}
+	return (line + line/4) * int64(e.opts.Workers+1)
+}
+
 func (e *engine) setPhase(s string) { e.phase.Store(&s) }
 
 // partitions is the number of partitions that the shuffle keeps apart: with a
@@ -155,7 +165,7 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 			err = abort
 		}
 	}()
-	if e.arena, err = pairs.NewArena(e.mem.arena); err != nil {
+	if e.arena, err = pairs.NewArena(e.mem.arena + e.largest()); err != nil {
 		return nil, err
 	}
 	defer e.arena.Close()

@@ -49,7 +49,7 @@ func TestEachJob(t *testing.T) {
 		{name: "dedup", args: []string{"dedup", "IN"}, text: lines, want: "\nApple\napple\npear\n"},
 		{name: "standard input", args: []string{"count"}, text: "x\nx\n", want: "x\t2\n", stdin: true},
 		{name: "standard input by name", args: []string{"count", "-"}, text: "x\nx\n", want: "x\t2\n", stdin: true},
-		{name: "csv", args: []string{"count", "--format=csv", "IN"}, text: "x,\n", want: "key,value\n\"x,\",1\n"},
+		{name: "csv", args: []string{"count", "--format=csv", "IN"}, text: "x,\n", want: "line,count\n\"x,\",1\n"},
 		{name: "jsonl", args: []string{"count", "--format=jsonl", "IN"}, text: "x\n", want: "{\"key\":\"x\",\"value\":1}\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestQuietVerboseJSON(t *testing.T) {
 func TestJobFile(t *testing.T) {
 	in := file(t, "in.txt", words)
 	job := file(t, "job.yaml", fmt.Sprintf("job: wordcount\ninputs: [%q]\noptions:\n  min-count: 2\nformat: csv\n", in))
-	const asCSV, asTSV = "key,value\na,3\nb,2\n", "a\t3\nb\t2\n"
+	const asCSV, asTSV = "word,count\na,3\nb,2\n", "a\t3\nb\t2\n"
 	config := file(t, "c.yaml", "format: jsonl\nwordcount: {min-count: 3}\n")
 	for _, c := range []struct {
 		name string

@@ -32,7 +32,7 @@ func TestPrecedence(t *testing.T) {
 		{"flag over environment", config, []string{"QUERN_MIN_COUNT=2"}, []string{"--min-count=1"}, all},
 		{"flag that repeats the default", config, nil, []string{"--min-count=0"}, all},
 		{"empty variable is unset", config, []string{"QUERN_MIN_COUNT="}, nil, three},
-		{"common key", "format: csv\n", nil, nil, "key,value\na,3\nb,2\nc,1\n"},
+		{"common key", "format: csv\n", nil, nil, "word,count\na,3\nb,2\nc,1\n"},
 		{"common key in a section", "wordcount: {format: tsv}\nformat: csv\n", nil, nil, all},
 		{"other job's section", "count: {format: csv, min-count: 3}\n", nil, nil, all},
 		{"other job's variable", "", []string{"QUERN_GROUP_BY=x"}, nil, all},
@@ -42,7 +42,7 @@ func TestPrecedence(t *testing.T) {
 			"QUERN_PORT=tcp://10.0.0.1:80", "QUERN_SERVICE_HOST=10.0.0.1",
 			"QUERN_PORT_80_TCP_ADDR=10.0.0.1", "QUERN_MASTER_SERVICE_PORT_HTTP=80",
 		}, nil, all},
-		{"aliases", "format: &f csv\nwordcount: {format: *f}\n", nil, nil, "key,value\na,3\nb,2\nc,1\n"},
+		{"aliases", "format: &f csv\nwordcount: {format: *f}\n", nil, nil, "word,count\na,3\nb,2\nc,1\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,7 @@ package input
 import (
 	"context"
 	"io"
+	"os"
 )
 
 // Slack is the number of readable bytes that every block has beyond len(Data)
@@ -57,6 +58,8 @@ type File struct {
 	Index       int    // position in Plan.Files
 	Size        int64  // bytes on disk; -1: unknown (pipes, standard input)
 	Compression string // "", "gzip", "zstd", "bzip2", "xz", "snappy", "s2", "lz4"; of pipes, and of small files among more than 16,384, only known in the File of a Block
+
+	planned os.FileInfo // of a regular file, as it was found
 }
 
 // Split is a part of the input that one map task reads. It is plain data.

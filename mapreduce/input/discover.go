@@ -58,6 +58,7 @@ func discover(ctx context.Context, patterns []string, s *settings) (*Plan, error
 			file := File{Path: f.path, Index: len(p.Files), Size: -1}
 			if f.info != nil && f.info.Mode().IsRegular() {
 				file.Size = f.info.Size()
+				file.planned = f.info
 			}
 			p.Files = append(p.Files, file)
 		}

@@ -116,6 +116,11 @@ func inStep(f io.ReaderAt, at int64, delim []byte) (int64, error) {
 func (r *rangeReader) ReadBlock(buf []byte) (Block, error) {
 	b, err := r.recordReader.ReadBlock(buf)
 	b.Read = r.src.taken()
+	if err == io.EOF {
+		if changed := r.src.unchanged(); changed != nil {
+			err = changed
+		}
+	}
 	return b, err
 }
 

@@ -194,7 +194,7 @@ func TestParquetColumnsAndBlocks(t *testing.T) {
 		t.Errorf("missing column: %v", err)
 	}
 	_, err = Discover(context.Background(), []string{path}, Options{})
-	if err == nil || !strings.Contains(err.Error(), "--format parquet") || !strings.Contains(err.Error(), path) {
+	if err == nil || !strings.Contains(err.Error(), "--input-format parquet") || !strings.Contains(err.Error(), path) {
 		t.Errorf("read as text: %v", err)
 	}
 	_, err = Discover(context.Background(), []string{"-"}, Options{Format: Parquet})

@@ -26,12 +26,13 @@ type source interface {
 // diskSource reads a regular file from a position to where it ended when it
 // was found. It has its own position, so that several may share a file.
 type diskSource struct {
-	f     diskFile
-	path  string
-	off   atomic.Int64
-	told  int64 // part of off that taken has returned
-	size  int64 // when the file was found
-	limit int64 // where reading ends, at most size
+	f       diskFile
+	path    string
+	off     atomic.Int64
+	told    int64 // part of off that taken has returned
+	size    int64 // when the file was found
+	limit   int64 // where reading ends, at most size
+	planned os.FileInfo
 }
 
 // diskFile is what is needed of an *os.File.
@@ -53,9 +54,32 @@ func (s *settings) openDisk(file *File, from int64) (*diskSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &diskSource{f: f, path: file.Path, size: file.Size, limit: file.Size, told: from}
+	d := &diskSource{f: f, path: file.Path, size: file.Size, limit: file.Size, told: from, planned: file.planned}
 	d.off.Store(from)
+	if err := d.unchanged(); err != nil {
+		f.Close()
+		return nil, err
+	}
 	return d, nil
+}
+
+// unchanged says whether the file is still the one that the job was planned
+// with. It may have grown: what was added is not read.
+func (d *diskSource) unchanged() error {
+	f, ok := d.f.(interface{ Stat() (os.FileInfo, error) })
+	if !ok || d.planned == nil {
+		return nil
+	}
+	now, err := f.Stat()
+	switch {
+	case err != nil:
+		return fmt.Errorf("input: %w", err)
+	case !os.SameFile(now, d.planned):
+		return fmt.Errorf("input: %s was replaced by another file while the job ran; run the job again once nobody writes to it", d.path)
+	case now.Size() == d.size && !now.ModTime().Equal(d.planned.ModTime()):
+		return fmt.Errorf("input: %s was changed while the job ran; run the job again once nobody writes to it", d.path)
+	}
+	return nil
 }
 
 // Read reads until p is full or the file ends.
@@ -63,6 +87,9 @@ func (d *diskSource) Read(p []byte) (int, error) {
 	off := d.off.Load()
 	left := d.limit - off
 	if left <= 0 {
+		if err := d.unchanged(); err != nil {
+			return 0, err
+		}
 		return 0, io.EOF
 	}
 	if int64(len(p)) > left {
