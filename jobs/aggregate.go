@@ -52,7 +52,7 @@ type aggregateOptions struct {
 	Count    bool     `name:"count" help:"number of rows"`
 	Distinct []string `name:"distinct" help:"columns whose number of different values is wanted (estimate, standard error 0.81 %)"`
 	Where    string   `name:"where" help:"only rows for which the expression is true"`
-	Decimals int      `name:"decimals" help:"round numbers to that many digits after the point, half to even; -1: exact"`
+	Decimals int      `name:"decimals" help:"round each number, as it is read, to that many digits after the point, half to even; -1: exact"`
 	Empty    string   `name:"empty" help:"blank and null fields: skip or error"`
 	RowFormat
 }

@@ -22,7 +22,7 @@ type Common struct {
 	Format        string `name:"format" help:"tsv, csv, jsonl, parquet or plain (as tsv, nothing escaped); default: plain for grep, sort and dedup, tsv for all else"`
 	ParquetBinary bool   `name:"parquet-binary" help:"parquet: write strings as binary, which need not be UTF-8"`
 	Compress      string `name:"compress" help:"compress the output: gzip or zstd"`
-	Overwrite     bool   `name:"overwrite" help:"replace an output that exists, once the job has succeeded"`
+	Overwrite     bool   `name:"overwrite" help:"replace an output folder that exists, whatever it holds, once the job has succeeded"`
 	Partitions    int    `name:"partitions" help:"number of parts of the result"`
 	TotalOrder    bool   `name:"total-order" help:"parts follow each other in key order"`
 	Memory        string `name:"memory" help:"memory budget such as 512MiB; default: half of what the machine grants"`
