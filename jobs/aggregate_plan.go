@@ -53,7 +53,7 @@ type aggregateField struct {
 	column        int // among the wanted ones
 	n             int // how many values
 	sum, min, max int
-	// most is the largest magnitude of a value that went into the sum. It is
+	// most is the largest magnitude of a value, unless min and max tell it. It is
 	// there so that whether all values have room at the scale that they end up
 	// with depends on the values alone, not on which mapper saw which.
 	most int
@@ -130,7 +130,7 @@ func (p *aggregatePlan) layLanes() error {
 		lane(&f.n, mapreduce.OpSum)
 	}
 	for i := range p.fields {
-		if f := &p.fields[i]; p.decimals < 0 && f.sum >= 0 && (f.min < 0 || f.max < 0) {
+		if f := &p.fields[i]; p.decimals < 0 && (f.min < 0 || f.max < 0) {
 			lane(&f.most, mapreduce.OpMax)
 		}
 	}

@@ -31,7 +31,7 @@ func FuzzKeyDecode(f *testing.F) {
 	f.Add(c.append(nil, unsafe.Pointer(&k)))
 	f.Add([]byte{0, 1})
 	f.Add([]byte{0, 2})
-	list := &keyCodec{kind: keyMany, list: true}
+	list := &keyCodec{kind: keyMany, list: true, count: 3}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var k fuzzKey
 		if err := c.decode(b, unsafe.Pointer(&k)); err == nil {
@@ -102,4 +102,22 @@ func TestValueCodecFallsBack(t *testing.T) {
 	if _, err := valueCodec[func()](); err == nil {
 		t.Error("functions can be encoded?")
 	}
+}
+
+// Fields come back as they were, whatever bytes they hold.
+func TestFieldsRoundTrip(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		text := rapid.OneOf(rapid.SliceOf(rapid.Byte()), rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 0xff, 'a'}), 0, 6))
+		k := Fields(rapid.SliceOfN(text, 1, 4).Draw(rt, "fields"))
+		c := &keyCodec{kind: keyMany, list: true, count: len(k)}
+		var got Fields
+		if err := c.decode(c.append(nil, unsafe.Pointer(&k)), unsafe.Pointer(&got)); err != nil {
+			rt.Fatal(err)
+		}
+		for i := range k {
+			if !bytes.Equal(k[i], got[i]) {
+				rt.Fatalf("%q became %q", k, got)
+			}
+		}
+	})
 }

@@ -77,6 +77,11 @@ func (j *Job[K, V, R]) build() (*program[K, V, R], error) {
 	if p.key, err = newKeyCodec(reflect.TypeFor[K]()); err != nil {
 		return nil, err
 	}
+	if p.key.list {
+		if p.key.count = len(j.KeyColumns); p.key.count == 0 {
+			return nil, errors.New("a job whose keys are Fields must set KeyColumns")
+		}
+	}
 	if p.rows, err = newRowCodec(reflect.TypeFor[R](), j.Columns, j.ColumnKinds); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package mapreduce
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -274,7 +275,7 @@ func (w *writePhase) run(ctx context.Context, ranges func(part int) int, newRedu
 	if err != nil {
 		return err
 	}
-	if err := w.single(newReducer); err != nil {
+	if err := guard(func() error { return w.single(newReducer) }); err != nil {
 		return err
 	}
 	for i := range w.parts {
@@ -338,9 +339,19 @@ func (w *writePhase) each(ctx context.Context, tasks []task, do func(ctx context
 	var wg sync.WaitGroup
 	for i, r := range w.reducers {
 		wg.Go(func() {
+			finished := false
+			n := int64(0)
+			defer func() {
+				if !finished { // the job's code ended the goroutine
+					errs[i], at[i] = errGoexit, int(n)
+					failed.Store(min(failed.Load(), n))
+					cancel()
+				}
+			}()
 			for {
-				n := next.Add(1) - 1
+				n = next.Add(1) - 1
 				if n >= int64(len(tasks)) || n > failed.Load() {
+					finished = true
 					return
 				}
 				if err := do(ctx, r, tasks[n]); err != nil {
@@ -351,6 +362,7 @@ func (w *writePhase) each(ctx context.Context, tasks []task, do func(ctx context
 							break
 						}
 					}
+					finished = true
 					return
 				}
 			}
@@ -362,7 +374,7 @@ func (w *writePhase) each(ctx context.Context, tasks []task, do func(ctx context
 	var err error
 	best := len(tasks)
 	for i, x := range errs {
-		if x != nil && at[i] < best {
+		if x != nil && at[i] < best && !errors.Is(x, errAborted) {
 			err, best = x, at[i]
 		}
 	}
@@ -408,7 +420,7 @@ func (w *writePhase) byRows(ctx context.Context, tasks []task) error {
 func (w *writePhase) encoded(ctx context.Context, tasks []task) error {
 	q := newQueue(w, tasks)
 	// A failed range must not leave those behind it waiting.
-	stop := context.AfterFunc(ctx, q.abort)
+	stop := context.AfterFunc(ctx, func() { q.abort(-1) })
 	defer stop()
 	var pool sync.Pool
 	return w.each(ctx, tasks, func(ctx context.Context, r reducer, t task) error {
@@ -450,7 +462,7 @@ func (w *writePhase) encoded(ctx context.Context, tasks []task) error {
 			err = flush(true)
 		}
 		if err != nil {
-			q.abort()
+			q.abort(t.index)
 		}
 		return err
 	})

@@ -266,11 +266,13 @@ func (e *engine) reportProgress() func() {
 		if phase != "plan" && e.plan != nil && e.plan.Exact {
 			total = e.plan.TotalBytes
 		}
-		e.opts.Progress(Progress{
+		progress := Progress{
 			Phase: phase, Bytes: e.bytes.Load(), TotalBytes: total,
 			Records: e.records.Load(), Pairs: e.pairs.Load(), Rows: e.rows.Load(), Spills: e.spills.Load(),
 			Elapsed: time.Since(e.started),
-		})
+		}
+		// A panic there must not take the job with it.
+		_ = guard(func() error { e.opts.Progress(progress); return nil })
 	}
 	done := make(chan struct{})
 	var wg sync.WaitGroup

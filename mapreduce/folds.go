@@ -288,7 +288,11 @@ func Histogram[V Integer](width int64) Fold[V, []Bin] {
 				if err != nil {
 					return nil, err
 				}
-				bins = append(bins, Bin{(int64(s) - zero) * width, n})
+				low := (int64(s) - zero) * width
+				if low/width != int64(s)-zero {
+					low = math.MinInt64 // the lowest bin of a huge width begins below
+				}
+				bins = append(bins, Bin{low, n})
 			}
 			return bins, nil
 		})

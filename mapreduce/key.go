@@ -50,6 +50,7 @@ type keyCodec struct {
 	kind   keyKind
 	fields []field
 	list   bool // Fields
+	count  int  // of the Fields of every key
 }
 
 var errKey = errors.New("damaged key")
@@ -111,6 +112,11 @@ func newField(t reflect.Type, name string, offset uintptr) (field, error) {
 func (c *keyCodec) append(dst []byte, p unsafe.Pointer) []byte {
 	if c.list {
 		l := *(*Fields)(p)
+		if len(l) != c.count {
+			// Emit has no way to return an error; the engine turns this into one
+			// that names the record.
+			panic(fmt.Errorf("a key of %d Fields where the job has %d KeyColumns", len(l), c.count))
+		}
 		for i, b := range l {
 			if i == len(l)-1 {
 				dst = append(dst, b...)
@@ -227,18 +233,16 @@ func unescape(dst, b []byte) (str, rest []byte, err error) {
 // Byte slices of the key may share b's memory.
 func (c *keyCodec) decode(b []byte, p unsafe.Pointer) error {
 	if c.list {
-		var l Fields
-		for {
-			if bytes.IndexByte(b, escape) < 0 || !hasTerminator(b) {
-				*(*Fields)(p) = append(l, b)
-				return nil
-			}
-			s, rest, err := unescape(nil, b)
-			if err != nil {
+		l := make(Fields, c.count)
+		for i := range l[:c.count-1] {
+			var err error
+			if l[i], b, err = unescape(nil, b); err != nil {
 				return err
 			}
-			l, b = append(l, s), rest
 		}
+		l[c.count-1] = b
+		*(*Fields)(p) = l
+		return nil
 	}
 	var err error
 	for i := range c.fields {
@@ -251,8 +255,6 @@ func (c *keyCodec) decode(b []byte, p unsafe.Pointer) error {
 	}
 	return nil
 }
-
-func hasTerminator(b []byte) bool { return bytes.Contains(b, []byte{escape, terminator}) }
 
 func (f *field) decode(b []byte, p unsafe.Pointer) (rest []byte, err error) {
 	switch f.kind {

@@ -49,6 +49,16 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("panic in the job's code: %v\n%s", e.Value, e.Stack)
 }
 
+// guard calls code of the job's and turns a panic into an error.
+func guard(fn func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = &PanicError{Value: r, Stack: debug.Stack()}
+		}
+	}()
+	return fn()
+}
+
 type typedMapper[K, V any] struct {
 	emit   *Emitter[K, V]
 	record func(rec Record, emit *Emitter[K, V]) error

@@ -42,7 +42,18 @@ func (e *engine) mapAll(ctx context.Context) error {
 		} else {
 			comb = fold.NewCombiner(e.foldCfg)
 		}
-		m := e.newMapper(comb, coll, e.opts.Input.Delimiter)
+		var m mapper
+		err := guard(func() error {
+			m = e.newMapper(comb, coll, e.opts.Input.Delimiter)
+			return nil
+		})
+		if err != nil {
+			f.mu.Lock()
+			f.next, f.err = len(e.plan.Splits), err
+			f.closeIfDone()
+			f.mu.Unlock()
+			break
+		}
 		e.mappers = append(e.mappers, m)
 		w := &mapWorker{f: f, m: m, buf: f.buffer()}
 		wg.Go(w.run)
@@ -187,7 +198,7 @@ func (f *mapPhase) pump(s input.Split) {
 	seq := int64(0)
 	err := f.read(s, func(buf []byte) []byte { return f.buffer() }, func(b Block) error {
 		if first := f.e.t.firstBlock; first != nil && seq == 0 {
-			if err := first(b); err != nil {
+			if err := guard(func() error { return first(b) }); err != nil {
 				return err
 			}
 		}
@@ -268,18 +279,34 @@ func (w *mapWorker) run() {
 	}
 }
 
+// errGoexit is what is said of code that ends its goroutine instead of returning.
+var errGoexit = errors.New("the job's code ended its goroutine (runtime.Goexit, or a test's FailNow); return an error instead")
+
 func (w *mapWorker) shared(b shared) {
+	finished := false
+	defer func() {
+		if !finished {
+			w.f.fail(b.split, b.seq, errGoexit)
+		}
+	}()
 	if w.f.wanted(b.split, b.seq) {
 		if err := w.block(b.b); err != nil {
 			w.f.fail(b.split, b.seq, err)
 		}
 	}
+	finished = true
 	data := b.b.Data[:0]
 	w.f.pool.Put(&data)
 }
 
 func (w *mapWorker) split(s input.Split) {
 	seq := int64(0)
+	finished := false
+	defer func() {
+		if !finished {
+			w.f.fail(s.Index, seq, errGoexit)
+		}
+	}()
 	err := w.f.read(s, func(buf []byte) []byte {
 		if buf != nil {
 			w.buf = buf
@@ -289,6 +316,7 @@ func (w *mapWorker) split(s input.Split) {
 		seq++
 		return w.block(b)
 	}, func() int64 { return seq })
+	finished = true
 	if err != nil {
 		w.f.fail(s.Index, seq, err)
 	}

@@ -23,7 +23,7 @@ type queue struct {
 	done    map[int]bool
 	low     int // all tasks below are written
 	total   int
-	stopped bool
+	failed  int // tasks above are not wanted any more
 }
 
 type pendingSegment struct {
@@ -32,7 +32,7 @@ type pendingSegment struct {
 }
 
 func newQueue(w *writePhase, tasks []task) *queue {
-	q := &queue{w: w, window: 2 * max(1, len(w.reducers)), turn: map[int]int{}, last: map[int]int{}, pending: map[int][]pendingSegment{}, done: map[int]bool{}, total: len(tasks)}
+	q := &queue{w: w, window: 2 * max(1, len(w.reducers)), turn: map[int]int{}, last: map[int]int{}, pending: map[int][]pendingSegment{}, done: map[int]bool{}, total: len(tasks), failed: len(tasks)}
 	q.cond = sync.NewCond(&q.mu)
 	for _, t := range tasks {
 		if _, ok := q.turn[t.part]; !ok {
@@ -48,16 +48,18 @@ func newQueue(w *writePhase, tasks []task) *queue {
 func (q *queue) enter(t task) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for !q.stopped && t.index >= q.low+q.window {
+	for t.index <= q.failed && t.index >= q.low+q.window {
 		q.cond.Wait()
 	}
-	return !q.stopped
+	return t.index <= q.failed
 }
 
-func (q *queue) abort() {
+// abort stops the tasks above index: those below go on, so that of several
+// errors the first in the output is always the one that is told.
+func (q *queue) abort(index int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.stopped = true
+	q.failed = min(q.failed, index)
 	q.cond.Broadcast()
 }
 
@@ -65,16 +67,16 @@ func (q *queue) abort() {
 func (q *queue) put(t task, s segment, last bool, recycle func([]byte)) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.stopped {
+	if t.index > q.failed {
 		return errAborted
 	}
 	q.pending[t.index] = append(q.pending[t.index], pendingSegment{s, recycle})
 	if !last {
 		// A long range waits for its turn rather than fill the memory.
-		for !q.stopped && q.turn[t.part] != t.index {
+		for t.index <= q.failed && q.turn[t.part] != t.index {
 			q.cond.Wait()
 		}
-		if q.stopped {
+		if t.index > q.failed {
 			return errAborted
 		}
 	} else {
@@ -93,7 +95,7 @@ func (q *queue) write(part int) error {
 		// turn it is, or the one that finished it, comes here.
 		for _, s := range segs {
 			if err := q.one(s); err != nil {
-				q.stopped = true
+				q.failed = -1
 				q.cond.Broadcast()
 				return err
 			}

@@ -71,6 +71,10 @@ func (s *Sorter) sortKeys(e []Entry, depth int) {
 	s.eachTie(e, func(tie []Entry) { s.breakTie(tie, depth+8) })
 }
 
+// maxDepth is how many bytes keys may share before they are simply compared: the
+// sort descends once for every eight of them.
+const maxDepth = 1 << 10
+
 // breakTie sorts entries whose keys agree, with zeros beyond their ends, before depth.
 func (s *Sorter) breakTie(tie []Entry, depth int) {
 	// Of keys that agree, those that end here come first, the shorter the
@@ -108,7 +112,7 @@ func (s *Sorter) breakTie(tie []Entry, depth int) {
 			for k := range group {
 				group[k].prefix = prefixAt(s.key(s.arena.Rec(group[k].ref)), depth)
 			}
-			if len(group) <= 16 {
+			if len(group) <= 16 || depth > maxDepth {
 				s.sortSmall(group, depth)
 			} else {
 				s.sortKeys(group, depth)

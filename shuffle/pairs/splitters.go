@@ -5,6 +5,7 @@ package pairs
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math/bits"
 	"slices"
 )
@@ -163,25 +164,34 @@ func Between(borders [][]byte, rng int) (lo, hi []byte) {
 
 // BottomK keeps the k distinct keys with the smallest fixed hashes: a sample
 // of the distinct keys that depends on nothing but them. Merging the samples
-// of parts gives the sample of the whole.
+// of parts gives the sample of the whole. Of long keys it keeps the beginning,
+// which is as good a border.
 type BottomK struct {
 	k    int
-	keys map[string]uint64
+	keys map[uint64]string // by hash
 	max  uint64
 }
 
+const sampledKey = 256 // bytes that are kept of a key
+
 // NewBottomK makes an empty sample of at most k keys.
 func NewBottomK(k int) *BottomK {
-	return &BottomK{k: k, keys: map[string]uint64{}, max: ^uint64(0)}
+	return &BottomK{k: k, keys: map[uint64]string{}, max: ^uint64(0)}
 }
 
 // Add offers a key.
 func (b *BottomK) Add(key []byte) {
-	h := FixedSeed.HashBytes(key)
-	if h > b.max {
+	if h := FixedSeed.HashBytes(key); h <= b.max {
+		b.add(h, string(key[:min(len(key), sampledKey)]))
+	}
+}
+
+func (b *BottomK) add(h uint64, key string) {
+	// Should two keys have one hash, the lesser one stands for both.
+	if old, ok := b.keys[h]; ok && old <= key {
 		return
 	}
-	b.keys[string(key)] = h
+	b.keys[h] = key
 	if len(b.keys) >= 2*b.k {
 		b.shrink()
 	}
@@ -191,33 +201,19 @@ func (b *BottomK) shrink() {
 	if len(b.keys) <= b.k {
 		return
 	}
-	type kh struct {
-		k string
-		h uint64
+	hashes := slices.Sorted(maps.Keys(b.keys))
+	for _, h := range hashes[b.k:] {
+		delete(b.keys, h)
 	}
-	l := make([]kh, 0, len(b.keys))
-	for k, h := range b.keys {
-		l = append(l, kh{k, h})
-	}
-	slices.SortFunc(l, func(x, y kh) int {
-		if x.h != y.h {
-			if x.h < y.h {
-				return -1
-			}
-			return 1
-		}
-		return bytes.Compare([]byte(x.k), []byte(y.k))
-	})
-	for _, x := range l[b.k:] {
-		delete(b.keys, x.k)
-	}
-	b.max = l[b.k-1].h
+	b.max = hashes[b.k-1]
 }
 
 // Merge takes in another sample.
 func (b *BottomK) Merge(o *BottomK) {
-	for k := range o.keys {
-		b.Add([]byte(k))
+	for h, key := range o.keys {
+		if h <= b.max {
+			b.add(h, key)
+		}
 	}
 }
 
@@ -225,18 +221,12 @@ func (b *BottomK) Merge(o *BottomK) {
 // whose cut equals the next one's is empty.
 func (b *BottomK) Cuts(n int) [][]byte {
 	b.shrink()
-	l := make([][]byte, 0, len(b.keys))
-	for k := range b.keys {
-		l = append(l, []byte(k))
-	}
-	slices.SortFunc(l, bytes.Compare)
-	cuts := make([][]byte, 0, n-1)
-	for i := 1; i < n; i++ {
-		if len(l) == 0 {
-			cuts = append(cuts, nil)
-			continue
+	l := slices.Sorted(maps.Values(b.keys))
+	cuts := make([][]byte, n-1)
+	for i := range cuts {
+		if len(l) > 0 {
+			cuts[i] = []byte(l[(i+1)*len(l)/n])
 		}
-		cuts = append(cuts, l[i*len(l)/n])
 	}
 	return cuts
 }
