@@ -4,7 +4,6 @@ package jobs
 
 import (
 	"cmp"
-
 	"fmt"
 
 	"github.com/quernmr/quern/mapreduce"

@@ -70,7 +70,8 @@ type engine struct {
 	foldCfg fold.Config
 	grpCfg  group.Config
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards dir
+	runsMu   sync.Mutex // guards what follows, down to notes
 	foldRuns []fold.Run
 	grpRuns  []*spill.Run
 	sample   *pairs.BottomK

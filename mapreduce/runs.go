@@ -55,14 +55,17 @@ func (e *engine) spillFold(c *fold.Combiner) error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.runsMu.Lock()
+	defer e.runsMu.Unlock()
 	e.foldRuns = append(e.foldRuns, run)
 	e.folded += folded
 	e.combined += records
 	e.spilled += run.Bytes()
 	if sample != nil {
 		e.sample.Merge(sample)
+	}
+	if len(e.foldRuns) >= maxRuns {
+		return e.compactFold(context.Background())
 	}
 	return nil
 }
@@ -81,22 +84,29 @@ func (e *engine) spillGroup(c *group.Collector) error {
 	if err != nil {
 		return err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.runsMu.Lock()
+	defer e.runsMu.Unlock()
 	e.grpRuns = append(e.grpRuns, run)
 	e.combined += run.Pairs()
 	e.spilled += run.Bytes()
 	if sample != nil {
 		e.sample.Merge(sample)
 	}
+	if len(e.grpRuns) >= maxRuns {
+		return e.compactGroup(context.Background())
+	}
 	return nil
 }
+
+// maxRuns is how many runs there may be before some are merged: each is an open
+// file, and a process may have only so many.
+const maxRuns = 256
 
 // fanIn is how many runs a merge may read at once: their cursors are to take a
 // quarter of the memory at most, for all workers together.
 func (e *engine) fanIn() int {
 	per := spill.CursorMemory(0) * int64(e.opts.Workers)
-	return int(min(max(e.mem.budget/4/per, 4), 512))
+	return int(min(max(e.mem.budget/4/per, 4), maxRuns/2))
 }
 
 // compactGroup merges runs until few enough are left to be merged at once.

@@ -3,9 +3,11 @@
 package pairs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"unsafe"
 )
@@ -33,10 +35,13 @@ type Arena struct {
 
 	mu   sync.Mutex
 	next int64
-	free map[int64][]int64 // sizes in bytes to offsets
+	free []stretch // by offset; no two touch, none touches next
 	used int64
 	peak int64
 }
+
+// stretch is free memory between what is handed out.
+type stretch struct{ offset, length int64 }
 
 // NewArena reserves an arena of at most limit bytes.
 func NewArena(limit int64) (*Arena, error) {
@@ -45,7 +50,7 @@ func NewArena(limit int64) (*Arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reserve %d bytes for pairs: %w (a smaller --memory may help)", limit, err)
 	}
-	a := &Arena{mem: mem, base: unsafe.Pointer(unsafe.SliceData(mem)), limit: limit, free: map[int64][]int64{}}
+	a := &Arena{mem: mem, base: unsafe.Pointer(unsafe.SliceData(mem)), limit: limit}
 	a.next = BlockSize // Ref 0 stays unused
 	return a, nil
 }
@@ -68,10 +73,18 @@ func (a *Arena) Alloc(size int64) (offset, length int64, err error) {
 	length = (size + BlockSize - 1) &^ (BlockSize - 1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if l := a.free[length]; len(l) > 0 {
-		offset = l[len(l)-1]
-		a.free[length] = l[:len(l)-1]
-	} else {
+	offset = -1
+	for i := range a.free {
+		if f := &a.free[i]; f.length >= length {
+			offset = f.offset
+			f.offset += length
+			if f.length -= length; f.length == 0 {
+				a.free = slices.Delete(a.free, i, i+1)
+			}
+			break
+		}
+	}
+	if offset < 0 {
 		if a.next+length > a.limit {
 			return 0, 0, ErrFull
 		}
@@ -87,7 +100,25 @@ func (a *Arena) Alloc(size int64) (offset, length int64, err error) {
 func (a *Arena) Free(offset, length int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.free[length] = append(a.free[length], offset)
+	i, _ := slices.BinarySearchFunc(a.free, offset, func(f stretch, o int64) int { return cmp.Compare(f.offset, o) })
+	before := i > 0 && a.free[i-1].offset+a.free[i-1].length == offset
+	after := i < len(a.free) && offset+length == a.free[i].offset
+	switch {
+	case before && after:
+		a.free[i-1].length += length + a.free[i].length
+		a.free = slices.Delete(a.free, i, i+1)
+	case before:
+		a.free[i-1].length += length
+	case after:
+		a.free[i].offset = offset
+		a.free[i].length += length
+	default:
+		a.free = slices.Insert(a.free, i, stretch{offset, length})
+	}
+	if last := len(a.free) - 1; a.free[last].offset+a.free[last].length == a.next {
+		a.next = a.free[last].offset
+		a.free = a.free[:last]
+	}
 	a.used -= length
 }
 

@@ -114,6 +114,24 @@ func TestSortLarge(t *testing.T) {
 	}
 }
 
+// Keys that agree for very long must not cost a descent for every word.
+func TestSortLongCommonPrefix(t *testing.T) {
+	a := arena(t, 512<<20)
+	b := NewBuckets(a, 1, 1<<30)
+	s := NewSorter(a, Payload)
+	prefix := bytes.Repeat([]byte("y"), 4<<20)
+	var list []Entry
+	for i := range 40 {
+		list = append(list, s.Entry(put(t, b, 0, append(prefix, fmt.Sprintf("%02d", i*7%40)...), nil)))
+	}
+	s.Sort(list)
+	for i, e := range list {
+		if key := a.Rec(e.Ref()).PayloadKey(); string(key[len(prefix):]) != fmt.Sprintf("%02d", i) {
+			t.Fatalf("at %d: %s", i, key[len(prefix):])
+		}
+	}
+}
+
 // Records come back as they were put, bucket by bucket, whatever their sizes;
 // memory is given back and taken again.
 func TestBucketsKeepRecords(t *testing.T) {
@@ -182,6 +200,47 @@ func TestArenaIsBounded(t *testing.T) {
 	if a.Used() > 2<<20 {
 		t.Errorf("used %d", a.Used())
 	}
+}
+
+// What is given back can be had again in other sizes, and nothing is handed out
+// twice.
+func TestArenaReusesMemory(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		a := arena(t, 64*BlockSize)
+		type piece struct{ offset, length int64 }
+		var held []piece
+		var used int64
+		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
+			if len(held) > 0 && rapid.Bool().Draw(rt, "free") {
+				i := rapid.IntRange(0, len(held)-1).Draw(rt, "which")
+				a.Free(held[i].offset, held[i].length)
+				used -= held[i].length
+				held = slices.Delete(held, i, i+1)
+				continue
+			}
+			o, l, err := a.Alloc(rapid.Int64Range(1, 9*BlockSize).Draw(rt, "size"))
+			if err != nil {
+				continue
+			}
+			for _, h := range held {
+				if o < h.offset+h.length && h.offset < o+l {
+					rt.Fatalf("%d+%d overlaps %+v", o, l, h)
+				}
+			}
+			held = append(held, piece{o, l})
+			used += l
+		}
+		if a.Used() != used {
+			rt.Fatalf("used %d, want %d", a.Used(), used)
+		}
+		for _, h := range held {
+			a.Free(h.offset, h.length)
+		}
+		// All of it in one piece again.
+		if _, _, err := a.Alloc(63 * BlockSize); err != nil {
+			rt.Fatal(err)
+		}
+	})
 }
 
 // A key near the end of a page must be read like any other.
