@@ -99,14 +99,14 @@ func (e *engine) spillGroup(c *group.Collector) error {
 }
 
 // maxRuns is how many runs there may be before some are merged: each is an open
-// file, and a process may have only so many.
-const maxRuns = 256
+// file, and a process may have only so many. Tests lower it.
+var maxRuns = 256
 
 // fanIn is how many runs a merge may read at once: their cursors are to take a
 // quarter of the memory at most, for all workers together.
 func (e *engine) fanIn() int {
 	per := spill.CursorMemory(0) * int64(e.opts.Workers)
-	return int(min(max(e.mem.budget/4/per, 4), maxRuns/2))
+	return max(2, min(int(max(e.mem.budget/4/per, 4)), maxRuns/2))
 }
 
 // compactGroup merges runs until few enough are left to be merged at once.
