@@ -149,6 +149,7 @@ func (e *engine) partitions() int {
 }
 
 func (e *engine) run(ctx context.Context) (res *Result, err error) {
+	callers := ctx
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := e.reportProgress()
@@ -185,6 +186,11 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 	}
 	success, err := e.success(audit)
 	if err != nil {
+		return nil, err
+	}
+	// A context made from another learns of its end a little later, and a Map that
+	// was told to stop may have returned as if it were done.
+	if err := callers.Err(); err != nil {
 		return nil, err
 	}
 	if err := tx.Commit(success); err != nil {
