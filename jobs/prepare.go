@@ -57,6 +57,9 @@ func (c Common) engineOptions(inputs []string, stdout io.Writer) (mapreduce.Opti
 	if opts.Memory, err = parseSize("memory", c.Memory); err != nil {
 		return opts, err
 	}
+	if c.Memory != "" && opts.Memory < mapreduce.MinMemory {
+		return opts, fmt.Errorf("--memory %s: must be at least %dMiB", c.Memory, mapreduce.MinMemory>>20)
+	}
 	if opts.Output, err = c.target(stdout, opts.Memory); err != nil {
 		return opts, err
 	}

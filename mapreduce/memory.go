@@ -22,8 +22,10 @@ type memoryPlan struct {
 	workers int
 }
 
+// MinMemory is the least memory budget in bytes.
+const MinMemory = 16 << 20
+
 const (
-	minMemory = 16 << 20
 	// perWorker is what a worker takes beside the arena: its front table, its
 	// input buffer, the buffers of a merge and of the rows it encodes.
 	perWorker = 8 << 20
@@ -39,8 +41,8 @@ func planMemory(budget int64, workers int) (memoryPlan, error) {
 	if budget == 0 {
 		budget = grantedMemory() / 2
 	}
-	if budget < minMemory {
-		return memoryPlan{}, fmt.Errorf("a memory budget of %d bytes: %d are the least", budget, minMemory)
+	if budget < MinMemory {
+		return memoryPlan{}, fmt.Errorf("a memory budget of %d bytes: %d are the least", budget, MinMemory)
 	}
 	m := memoryPlan{budget: budget}
 	m.arena = max(budget-int64(workers)*perWorker, budget/2)

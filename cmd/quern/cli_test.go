@@ -150,6 +150,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"aggregate", "--group-by=k", "--sum=v", filepath.Join(folder, "bad.csv")}, exitFailed, []string{"bad.csv", ":2", "x7"}},
 		{[]string{"wordcount", filepath.Join(folder, "none.txt")}, exitInput, []string{"none.txt"}},
 		{[]string{"wordcount", filepath.Join(folder, "*.log")}, exitInput, []string{"*.log"}},
+		{[]string{"join", "--on", "k", filepath.Join(folder, "none.csv"), filepath.Join(folder, "none.csv")}, exitInput, []string{"none.csv"}},
 		{[]string{"wordcount", filepath.Join(folder, "none.txt"), "-o", filepath.Join(folder, "out")}, exitInput, []string{"none.txt"}},
 		{[]string{"explain", "wordcount", filepath.Join(folder, "none.txt")}, exitInput, []string{"none.txt"}},
 		{[]string{"wordcount", in, "-o", full}, exitOutput, []string{"full", "--overwrite"}},

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -197,7 +199,7 @@ func (a *app) prepare(cmd *cobra.Command, f jobs.File, said report, act action) 
 	var err error
 	r.runnable, r.options, err = f.Prepare(&hiding{Writer: a.stdout, display: r.display})
 	if err != nil {
-		if _, onFile := failedPath(err); onFile {
+		if _, onFile := failedPath(err); onFile || errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		return usageErrorf(cmd, "%w", err)
