@@ -248,8 +248,8 @@ func (w *writePhase) partOf(key []byte, from int) int {
 func (w *writePhase) run(ctx context.Context, ranges func(part int) int, newReducer func() reducer) error {
 	e := w.e
 	w.parts = make([]output.Part, e.opts.Partitions)
-	// All parts exist from the start, so that a failing disk or a format that
-	// can't be had shows before the work is done.
+	// The first part is opened before the work is done, to see whether it takes
+	// bytes or rows and whether the output can be written at all.
 	first, err := w.part(0)
 	if err != nil {
 		return err

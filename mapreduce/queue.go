@@ -91,8 +91,8 @@ func (q *queue) write(part int) error {
 		i := q.turn[part]
 		segs := q.pending[i]
 		delete(q.pending, i)
-		// The turn does not change while the lock is open: only the task whose
-		// turn it is, or the one that finished it, comes here.
+		// The lock is held while a segment is written: parts of one job go to one
+		// disk or stream, and the others encode meanwhile.
 		for _, s := range segs {
 			if err := q.one(s); err != nil {
 				q.failed = -1
