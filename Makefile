@@ -14,6 +14,10 @@ GOFUMPT := mvdan.cc/gofumpt@v0.12.0
 
 # Extra flags of go test, e.g. make test TESTFLAGS=-v
 TESTFLAGS ?=
+# Flags of internal/cmd/testkernels, e.g. make test-kernels KERNELFLAGS='--run TestFold'
+KERNELFLAGS ?=
+# Where make test notes what was skipped.
+SKIPPED := .cache/skipped
 # How long each fuzz target runs.
 FUZZTIME ?= 10s
 # Arguments of scripts/bench, e.g. make bench BENCHFLAGS='--runs 1 --only books'
@@ -29,22 +33,39 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build bin/quern, one static file
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/quern ./cmd/quern
 
 .PHONY: test
-test: deps lint unit race cross ## everything: install what tests need, lint, all tests, again with the race detector, other systems
+test: ## everything: install what tests need, lint, all tests, with the race detector, other kernels, other systems
+	@rm -f $(SKIPPED)
+	@# One after the other: each uses all cores. Skips are said again at the end.
+	@for step in deps lint unit race test-kernels cross; do $(MAKE) --no-print-directory $$step; done
+	@if grep -q SKIPPED $(SKIPPED); then echo "Skipped, and not listed in .ci/expected-skips:"; grep SKIPPED $(SKIPPED); \
+	else echo "Nothing was skipped that .ci/expected-skips does not list."; fi
 
 .PHONY: deps
 deps: ## install the programs that tests use, where they are missing
 	@scripts/setup-test-deps
 
 .PHONY: unit
-unit: ## run all tests
-	$(GO) test $(TESTFLAGS) ./...
+unit: ## run all tests; says which were skipped and why
+	@mkdir -p $(dir $(SKIPPED))
+	$(GO) run ./internal/cmd/gotest --go $(GO) --expected .ci/expected-skips --report $(SKIPPED) -- $(TESTFLAGS) ./...
+
+.PHONY: test-kernels
+test-kernels: ## run the tests of bpf/ under Debian's 6.1 and 6.12 kernels, emulated (KERNELFLAGS)
+	@mkdir -p $(dir $(SKIPPED))
+	GO='$(GO)' scripts/test-kernels $(KERNELFLAGS) | tee -a $(SKIPPED)
+
+.PHONY: nightly
+nightly: ## the long variants: a thousand seeded runs, every test on every kernel, fuzzing for a minute each
+	QUERN_LONG=1 $(MAKE) unit TESTFLAGS='-timeout 4h $(TESTFLAGS)'
+	QUERN_LONG=1 $(MAKE) test-kernels
+	$(MAKE) fuzz FUZZTIME=1m
 
 .PHONY: test-short
 test-short: ## run the quick tests
@@ -56,14 +77,25 @@ race: ## run the tests with the race detector
 	  packages=$$($(GO) list ./... | grep -v -E '$(RACE_SKIP)'); \
 	  echo $(GO) test -race $(TESTFLAGS) "(all packages but $(RACE_SKIP))"; \
 	  $(GO) test -race $(TESTFLAGS) $$packages; \
-	else echo "race: skipped, the race detector needs a C compiler (apt-get install gcc libc6-dev)"; fi
+	else mkdir -p $(dir $(SKIPPED)); \
+	  echo "race: SKIPPED, the race detector needs a C compiler (apt-get install gcc libc6-dev)" | tee -a $(SKIPPED); \
+	  [ -z "$${CI:-}" ]; fi
 
 .PHONY: vet
 vet: ## run go vet
 	$(GO) vet ./...
 
+.PHONY: generate
+generate: ## make the BPF objects of bpf/ anew (needs clang-19, llvm-19 and libbpf-dev)
+	$(GO) generate ./bpf/...
+
+.PHONY: check-generated
+check-generated: ## check that the BPF objects are those that make generate makes
+	@mkdir -p $(dir $(SKIPPED))
+	GO='$(GO)' scripts/check-generated | tee -a $(SKIPPED)
+
 .PHONY: lint
-lint: vet ## run go vet, staticcheck and gofumpt
+lint: vet check-generated ## run go vet, staticcheck and gofumpt, and check generated files
 	$(GO) run $(STATICCHECK) ./...
 	@echo $(GO) run $(GOFUMPT) -l .
 	@unformatted=$$($(GO) run $(GOFUMPT) -l .); \
@@ -96,4 +128,4 @@ cross: ## compile everything, tests included, for other systems (CROSS)
 
 .PHONY: clean
 clean: ## remove what was built and measured
-	rm -rf bin .bench coverage.out coverage.html
+	rm -rf bin .bench .cache coverage.out coverage.html

@@ -37,6 +37,7 @@ enum quern_flag {
 #define QUERN_TAGGED_HEAD 32 /* the first bytes of the head are under the tag */
 #define QUERN_BODY 1376      /* largest body of a frame, a multiple of 32 */
 #define QUERN_BODY_STEP 32   /* bodies are padded with zeros to a multiple of this */
+#define QUERN_MIN_BODY 64    /* smallest body of a data frame, so that an answer never grows the packet */
 #define QUERN_NH_WORDS ((QUERN_TAGGED_HEAD + QUERN_BODY) / 8)
 
 /* Operations of a lane; a stream's ops holds four bits a lane, lane 0 lowest. */
@@ -50,7 +51,11 @@ enum quern_op {
 	QUERN_SUM_BOUND = 6, /* a sum that is known to fit 63 bits: nothing is counted */
 };
 
-/* Head of every frame, behind the UDP header. Its first 32 bytes and the body are under the tag. */
+/*
+ * Head of every frame, behind the UDP header. Its first 32 bytes and the body are under the tag.
+ * The nonce in the pad of a data frame's tag is back << 16 | seq: a stream that is taken over by
+ * another sender has another back, so its frames are other messages.
+ */
 struct quern_head {
 	__u32 magic;
 	__u8 kind;
@@ -93,6 +98,7 @@ struct quern_head {
 
 /* Body of an acknowledgement. */
 #define QUERN_ACK_WORDS 8
+#define QUERN_ACK_BEFORE 6 /* base = seq / 32 - 6, not below 0 nor above 120 */
 struct quern_ack {
 	__u64 nonce;  /* of this answer: below 2^48: CPU << 36 | count of that CPU; user space is CPU 0xfff */
 	__u64 stamp;  /* of the frame answered, as it came */
@@ -119,7 +125,7 @@ struct quern_stream {
 	__u32 target;
 	__u32 frames;
 	__u16 ops;
-	__u8 lanes;
+	__u8 lanes;   /* 0: dense */
 	__u8 flags;
 	__u32 generation;
 	__u32 share;
@@ -184,6 +190,15 @@ struct quern_outgoing {
 	__u64 acked[QUERN_SEGMENT / 64];
 };
 
+/* The program array "chain". Set s has four entries from QUERN_CHAIN_SET(s) on: + 2 if wide, + 1 to apply, else to find. */
+#define QUERN_CHAIN 1024
+#define QUERN_CHAIN_ACK 0
+#define QUERN_CHAIN_ABSORB 1
+#define QUERN_CHAIN_SET(s) (4 + 4 * (s))
+#define QUERN_CHAIN_WIDE 2
+#define QUERN_CHAIN_APPLY 1
+#define QUERN_SETS ((QUERN_CHAIN - 4) / 4)
+
 enum quern_answer_mode {
 	QUERN_ANSWER_TX = 0,   /* XDP_TX */
 	QUERN_ANSWER_TC = 1,   /* pass the answer on to our tc program, which redirects it out */
@@ -212,7 +227,7 @@ enum quern_reason {
 	QUERN_R_UP_FULL,        /* a key found no place: up */
 	QUERN_R_UP_CHAIN,       /* a tail call failed before the claim: up */
 	QUERN_R_FOLDED,         /* folded */
-	QUERN_R_LOST_CLAIM,     /* pass one done, then user space had claimed it: dropped */
+	QUERN_R_LOST_CLAIM,     /* pass one done, then user space had claimed it: dropped, or answered */
 	QUERN_R_TORN,           /* claimed and not wholly applied */
 	QUERN_R_ANSWERED,       /* acknowledgement made */
 	QUERN_R_ANSWER_UP,      /* acknowledgement left to user space */

@@ -87,11 +87,7 @@ func skipFolder(name, base string) bool {
 }
 
 func isSource(name string) bool {
-	switch path.Ext(name) {
-	case ".go", ".c", ".h":
-		return true
-	}
-	return false
+	return licenses[path.Ext(name)] != ""
 }
 
 type checker struct {
@@ -107,6 +103,7 @@ func (c *checker) add(file string, line int, format string, args ...any) {
 func (c *checker) file(name string, text []byte) {
 	if path.Ext(name) != ".go" {
 		c.license(name, string(text))
+		c.unfinishedText(name, 1, string(text))
 		return
 	}
 	f, err := parser.ParseFile(c.fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
@@ -136,6 +133,7 @@ func (c *checker) file(name string, text []byte) {
 }
 
 func (c *checker) license(name, text string) {
+	license := licenses[path.Ext(name)]
 	lines := strings.SplitN(text, "\n", licenseLines+1)
 	if len(lines) > licenseLines {
 		lines = lines[:licenseLines]
@@ -154,14 +152,7 @@ func (c *checker) unfinished(name string, f *ast.File) {
 	if path.Dir(name) == "internal/house" {
 		return // where the words are defined
 	}
-	see := func(pos token.Pos, text string) {
-		for _, w := range unfinished {
-			if i := indexWord(text, w); i >= 0 {
-				line := c.fset.Position(pos).Line + strings.Count(text[:i], "\n")
-				c.add(name, line, "leaves a %s", w)
-			}
-		}
-	}
+	see := func(pos token.Pos, text string) { c.unfinishedText(name, c.fset.Position(pos).Line, text) }
 	for _, g := range f.Comments {
 		for _, l := range g.List {
 			see(l.Pos(), l.Text)
@@ -173,6 +164,15 @@ func (c *checker) unfinished(name string, f *ast.File) {
 		}
 		return true
 	})
+}
+
+// unfinishedText looks at text that begins in a line of a file.
+func (c *checker) unfinishedText(name string, line int, text string) {
+	for _, w := range unfinished {
+		if i := indexWord(text, w); i >= 0 {
+			c.add(name, line+strings.Count(text[:i], "\n"), "leaves a %s", w)
+		}
+	}
 }
 
 // indexWord is strings.Index for w standing alone.

@@ -25,7 +25,7 @@ var Rooms = []Room{
 	{Name: "worker", May: []string{"mapreduce", "shuffle", "jobs"}},
 	{Name: "master", May: []string{"mapreduce", "jobs"}},
 	{Name: "examples", May: []string{"mapreduce"}},
-	{Name: "internal"},
+	{Name: "internal", May: []string{"shuffle", "bpf"}},
 	{Name: "cmd", All: true},
 }
 
@@ -47,8 +47,14 @@ var badNames = map[string]bool{"util": true, "utils": true, "common": true, "hel
 // unfinished are the words that mark unfinished work.
 var unfinished = []string{"TODO", "FIXME"}
 
-// license is what one of a source file's first lines must hold.
-const license = "SPDX-License-Identifier:"
+// licenses are what one of a source file's first lines must hold, by the file's
+// extension: programs for the kernel have a license that the kernel takes.
+var licenses = map[string]string{
+	".go": "SPDX-License-Identifier: Apache-2.0",
+	".sh": "SPDX-License-Identifier: Apache-2.0",
+	".c":  "SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause",
+	".h":  "SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause",
+}
 
 // licenseLines is the number of lines in which it is looked for.
 const licenseLines = 5

@@ -3,6 +3,7 @@
 package fold
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -31,6 +32,13 @@ type Config struct {
 	// Spill takes all records of a combiner elsewhere; the combiner forgets
 	// them afterwards. It is called in the midst of an Add, by its goroutine.
 	Spill func(c *Combiner) error
+	// Front is log2 of the places of the front table, eight bytes each; 0: 17.
+	// 4 to 26.
+	Front int
+	// Ordered says that pairs come in the order of their hashes, or as a few such
+	// sequences: the front table is then swept from one end to the other, so that
+	// it may be larger than the cache.
+	Ordered bool
 }
 
 // Combiner folds the pairs of one mapper. Records live in buckets by partition
@@ -41,6 +49,7 @@ type Combiner struct {
 	cfg     Config
 	slots   []uint64 // tag<<32 | ref; groups of frontWays, the latest first
 	mask    uint64
+	front   uint // bits of a hash to drop before the mask gives its group
 	buckets *pairs.Buckets
 	shift   uint
 	lanes   int
@@ -59,13 +68,20 @@ type Combiner struct {
 
 // NewCombiner makes a combiner.
 func NewCombiner(cfg Config) *Combiner {
+	slots := frontSlots
+	if cfg.Front != 0 {
+		slots = 1 << min(max(cfg.Front, 4), 26)
+	}
 	c := &Combiner{
 		cfg:   cfg,
-		slots: make([]uint64, frontSlots),
-		mask:  frontSlots - frontWays,
+		slots: make([]uint64, slots),
+		mask:  uint64(slots - frontWays),
 		lanes: len(cfg.Ops),
 		shift: uint(64 - bits.Len(uint(cfg.SubBuckets-1))),
 		check: make([]uint64, len(cfg.Ops)),
+	}
+	if cfg.Ordered {
+		c.front = uint(64 - bits.Len(uint(slots-1)))
 	}
 	c.buckets = pairs.NewBuckets(cfg.Arena, cfg.Partitions*cfg.SubBuckets, cfg.Share)
 	for i, op := range cfg.Ops {
@@ -145,7 +161,7 @@ func (c *Combiner) Flush() {
 	slots := unsafe.Pointer(unsafe.SliceData(c.slots))
 	check := c.check[0]
 	for i := range wait {
-		refs[i] = pairs.Ref(*(*uint64)(unsafe.Add(slots, wait[i].h&c.mask<<3)))
+		refs[i] = pairs.Ref(*(*uint64)(unsafe.Add(slots, wait[i].h>>(c.front&63)&c.mask<<3)))
 		check += uint64(wait[i].v) * wait[i].h
 	}
 	c.check[0] = check
@@ -160,13 +176,77 @@ func (c *Combiner) Flush() {
 	}
 }
 
+// Packed says how pairs lie behind each other: as in a frame, with the key's length
+// + 1 in the low 7 bits of the first four bytes, the value behind them, and the key, padded with
+// zeros to 8 or 16 bytes, at the end of the Size bytes of each pair.
+type Packed struct {
+	Size int
+	Key  int  // bytes of a padded key: 8 or 16
+	Wide bool // values of 8 bytes, else 4
+}
+
+// AddPacked folds the n pairs at p into a job with a single sum lane, as Add1 and
+// Flush do.
+//
+//go:nocheckptr
+func (c *Combiner) AddPacked(p unsafe.Pointer, n int, l Packed) {
+	c.Flush()
+	slots := unsafe.Pointer(unsafe.SliceData(c.slots))
+	at := uintptr(l.Size - l.Key)
+	for n > 0 {
+		m := min(n, batch)
+		var hashes [batch]uint64
+		var refs [batch]pairs.Ref
+		check := c.check[0]
+		for i := range m {
+			q := unsafe.Add(p, i*l.Size)
+			k0, k1 := packedKey(unsafe.Add(q, at), l.Key)
+			h := c.cfg.Seed.HashShort(k0, k1, packedLen(q))
+			hashes[i] = h
+			refs[i] = pairs.Ref(*(*uint64)(unsafe.Add(slots, h>>(c.front&63)&c.mask<<3)))
+			check += uint64(packedValue(q, l.Wide)) * h
+		}
+		c.check[0] = check
+		c.emitted += int64(m)
+		var heads uint64
+		for _, r := range refs[:m] {
+			heads += *(*uint64)(c.cfg.Arena.At(r))
+		}
+		c.touched = heads
+		for i := range m {
+			q := unsafe.Add(p, i*l.Size)
+			k0, k1 := packedKey(unsafe.Add(q, at), l.Key)
+			c.addOne(nil, packedLen(q), k0, k1, hashes[i], packedValue(q, l.Wide))
+		}
+		p = unsafe.Add(p, m*l.Size)
+		n -= m
+	}
+}
+
+func packedLen(p unsafe.Pointer) int { return int(*(*byte)(p)&0x7f) - 1 }
+
+func packedKey(p unsafe.Pointer, n int) (k0, k1 uint64) {
+	k0 = binary.LittleEndian.Uint64((*[8]byte)(p)[:])
+	if n > 8 {
+		k1 = binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(p, 8))[:])
+	}
+	return k0, k1
+}
+
+func packedValue(p unsafe.Pointer, wide bool) int64 {
+	if wide {
+		return int64(binary.LittleEndian.Uint64((*[8]byte)(unsafe.Add(p, 4))[:]))
+	}
+	return int64(int32(binary.LittleEndian.Uint32((*[4]byte)(unsafe.Add(p, 4))[:])))
+}
+
 // addOne folds a value into a key of at most 16 bytes, given as two words, or
 // of more, given by its address.
 //
 //go:nocheckptr
 func (c *Combiner) addOne(p unsafe.Pointer, n int, k0, k1, h uint64, v int64) {
 	head := pairs.Head(h, n)
-	slots := unsafe.Pointer(&c.slots[h&c.mask])
+	slots := unsafe.Pointer(&c.slots[h>>(c.front&63)&c.mask])
 	kw := pairs.KeyWords(n)
 	for w := uintptr(0); w < frontWays*8; w += 8 {
 		s := *(*uint64)(unsafe.Add(slots, w))
@@ -219,7 +299,7 @@ func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
 		*at(check, o) += *at(vp, o) * int64(h)
 	}
 	head := pairs.Head(h, n)
-	slots := unsafe.Pointer(&c.slots[h&c.mask])
+	slots := unsafe.Pointer(&c.slots[h>>(c.front&63)&c.mask])
 	for w := uintptr(0); w < frontWays*8; w += 8 {
 		s := *(*uint64)(unsafe.Add(slots, w))
 		if (s^h)>>32 != 0 {
@@ -248,6 +328,45 @@ func (c *Combiner) Add(p unsafe.Pointer, n int, v []int64) {
 	}
 	copy(unsafe.Slice((*int64)(unsafe.Add(c.cfg.Arena.At(r), 8+uintptr(pairs.KeyWords(n))<<3)), c.lanes), v)
 	c.remember(slots, h, r)
+}
+
+// AddCarried folds a value that was folded elsewhere into a key: the sum in
+// lane i is v[i] + carry[i] x 2^64. carry may be nil. The key gets a record of
+// its own if there is a carry.
+func (c *Combiner) AddCarried(p unsafe.Pointer, n int, v, carry []int64) {
+	carried := false
+	for _, n := range carry {
+		carried = carried || n != 0
+	}
+	if !carried {
+		c.Add(p, n, v)
+		return
+	}
+	var k0, k1, h uint64
+	if n <= 16 {
+		k0, k1 = pairs.LoadShort(p, n)
+		h = c.cfg.Seed.HashShort(k0, k1, n)
+	} else {
+		h = c.cfg.Seed.Hash(p, n)
+	}
+	c.emitted++
+	_, _ = v[c.lanes-1], carry[c.lanes-1]
+	for _, o := range c.sums {
+		c.check[o/8] += uint64(v[o/8]) * h
+	}
+	r := c.newRecord(h, p, n, k0, k1)
+	if r == 0 {
+		return
+	}
+	copy(unsafe.Slice((*int64)(unsafe.Add(c.cfg.Arena.At(r), 8+uintptr(pairs.KeyWords(n))<<3)), c.lanes), v)
+	if c.carries == nil {
+		c.carries = map[uint64]int64{}
+	}
+	for i, n := range carry {
+		if n != 0 {
+			c.carries[uint64(r)*MaxLanes+uint64(i)] = n
+		}
+	}
 }
 
 // lane is the place of a lane among a value's lanes, in bytes, and its operation.

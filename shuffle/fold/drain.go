@@ -79,6 +79,15 @@ func NewDrain(ctx context.Context, cfg Config, cs []*Combiner, runs []Run, opt O
 	return d, d.foldAll(ctx, cs, opt)
 }
 
+// Close gives back what the drain takes of the arena. The combiners that it was made of
+// are to be Reset afterwards, not before. Runs stay as they are.
+func (d *Drain) Close() {
+	for _, b := range d.sets {
+		b.Reset()
+	}
+	d.sets = nil
+}
+
 // align brings all lanes to one decimal scale.
 func (d *Drain) align(cs []*Combiner) error {
 	var scale []uint8

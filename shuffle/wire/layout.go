@@ -14,11 +14,13 @@ const (
 	TaggedHead  = 32   // the first bytes of a head are under the tag
 	BodySize    = 1376 // the largest body
 	BodyStep    = 32   // bodies are padded with zeros to a multiple of it
+	MinBody     = 64   // the smallest body of a data frame, so that an answer never grows the packet
 	FrameSize   = HeadSize + BodySize
 	Segment     = 4096 // most frames of a stream
 	SeenWords   = Segment / 32
 	AckedWords  = Segment / 64
 	AckWords    = 8
+	AckBefore   = 6 // words of an answer's window before the one with the frame answered
 	NHWords     = (TaggedHead + BodySize) / 8
 	MaxLanes    = 4  // of keyed frames
 	Classes     = 4  // of keys: 8, 16, 32, 64 bytes
@@ -27,8 +29,9 @@ const (
 	Probes      = 8  // slots that are looked at for a key
 	MaxBits     = 21 // log2 of the slots of the largest table
 	TableHead   = 64
-	FlagWantAck = 1 // the receiver shall answer this frame
-	FlagFold    = 1 // of a stream: the kernel may fold it
+	AckSize     = 64 // body of an acknowledgement
+	FlagWantAck = 1  // the receiver shall answer this frame
+	FlagFold    = 1  // of a stream: the kernel may fold it
 )
 
 // Kind says what a frame is.
@@ -104,7 +107,7 @@ type Stream struct {
 	Target     uint32
 	Frames     uint32
 	Ops        uint16 // four bits a lane, lane 0 lowest
-	Lanes      uint8
+	Lanes      uint8  // 0: dense
 	Flags      uint8
 	Generation uint32
 	Share      uint32
@@ -214,7 +217,7 @@ const (
 	UpFull                     // a key found no place: up
 	UpChain                    // a tail call failed before the claim: up
 	Folded                     // folded
-	LostClaim                  // user space claimed it between the passes: dropped
+	LostClaim                  // user space claimed it between the passes: dropped, or answered
 	Torn                       // claimed and not wholly applied
 	Answered                   // acknowledgement made
 	AnswerUp                   // acknowledgement left to user space

@@ -43,6 +43,9 @@ func ClassOf(n int) (class int, ok bool) {
 // Keyed says whether frames of the shape hold keys of up to MaxKey bytes.
 func (s Shape) Keyed() bool { return s < KeyedShapes }
 
+// Valid says whether there is such a shape.
+func (s Shape) Valid() bool { return s < KeyedShapes || s == Long || s&^Wide == Dense }
+
 // Class returns the key class of a keyed shape.
 func (s Shape) Class() int { return int(s & 3) }
 

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Clean removes what is left of the instance in a directory, if its process is gone: it detaches programs,
+// unpins, unmounts, and removes the directory. It returns what it removed, for people.
+// Of an instance that lives it touches nothing and returns an error that wraps
+// ErrInUse. It must be called in the network namespace of the instance if that answered by a filter.
+func Clean(dir string) (removed []string, err error) {
+	lock, err := lockDir(dir, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	i := &instance{dir, lock}
+	err = i.dispose(func(s string) { removed = append(removed, s) })
+	if err != nil {
+		return removed, fmt.Errorf("clean %s: %w", dir, err)
+	}
+	return removed, nil
+}
+
+// CleanAll cleans every instance below a directory ([Root], usually) whose process is gone.
+func CleanAll(root string) (removed []string, err error) {
+	list, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for leftovers: %w", err)
+	}
+	for _, e := range list {
+		dir := filepath.Join(root, e.Name())
+		if _, serr := os.Lstat(filepath.Join(dir, lockFile)); !e.IsDir() || !instanceName.MatchString(e.Name()) || serr != nil {
+			continue
+		}
+		r, cerr := Clean(dir)
+		removed = append(removed, r...)
+		if !errors.Is(cerr, ErrInUse) {
+			err = errors.Join(err, cerr)
+		}
+	}
+	return removed, err
+}
+
+// Leftovers lists the instances below a directory whose process is gone.
+func Leftovers(root string) (dirs []string) {
+	list, err := os.ReadDir(root)
+	if err != nil {
+		return nil
+	}
+	for _, e := range list {
+		dir := filepath.Join(root, e.Name())
+		if lock, err := lockDir(dir, 0); err == nil {
+			_ = lock.Close()
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build 386 || amd64 || arm || arm64 || loong64 || mips64le || mipsle || ppc64le || riscv64
+
+package bpf
+
+// objects are what the files of c/ were made into, by their names.
+var objects = map[string]object{
+	"dispatch":  {loadCDispatch, _CDispatchBytes},
+	"fold":      {loadCFold, _CFoldBytes},
+	"ack":       {loadCAck, _CAckBytes},
+	"absorb":    {loadCAbsorb, _CAbsorbBytes},
+	"answer_tc": {loadCAnswerTc, _CAnswerTcBytes},
+	"pass":      {loadCPass, _CPassBytes},
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/quernmr/quern/bpf"
+)
+
+// doctorReport is what --json prints.
+type doctorReport struct {
+	*bpf.Report
+	Removed   []string `json:"removed,omitempty"`   // with --clean
+	Leftovers []string `json:"leftovers,omitempty"` // of processes that are gone
+}
+
+// errCannotFold is doctor's own failure. What is missing stands in the report.
+var errCannotFold = errors.New("the kernel can't fold here")
+
+func (a *app) doctorCommand() *cobra.Command {
+	var device, mode, root string
+	var asJSON, clean bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "say what this machine can do for the fold in the kernel, and what it lacks",
+		Long: `Says what this machine can do for the fold in the kernel, and what it lacks, each
+with the one command or right that mends it. It loads the programs, folds known
+frames in them and checks the sums. The last line says what the setting auto
+would choose, and why.
+
+Without --interface no network interface is looked at. With it, a program that
+passes everything is attached to it for a moment, unless one is there already;
+with some drivers that interrupts traffic for an instant.
+
+Exit codes: 0 if the kernel can fold, 1 if something that it needs is missing or
+leftovers could not be removed, 2 for wrong usage. What stands in the table as a
+warning makes no difference.`,
+		Example: `  quern doctor                        the machine
+  sudo quern doctor --interface eth0  an interface, too
+  sudo quern doctor --clean           remove what killed processes have left`,
+		GroupID: otherGroup,
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o := bpf.Options{}
+			var err error
+			if o.XDP, err = bpf.ParseXDPMode(mode); err != nil {
+				return usageErrorf(cmd, "--%s: %w", bpf.XDPModeSetting, err)
+			}
+			if cmd.Flags().Changed("interface") {
+				if device == "" {
+					return usageErrorf(cmd, "--interface needs the name of a network interface")
+				}
+				o.Interfaces = []string{device}
+			}
+			if err := o.Validate(); err != nil {
+				return usageErrorf(cmd, "%w", err)
+			}
+			r := doctorReport{}
+			var cleanErr error
+			if clean {
+				r.Removed, cleanErr = bpf.CleanAll(root)
+			}
+			r.Report = bpf.Examine(o)
+			r.Leftovers = bpf.Leftovers(root)
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), r)
+			} else {
+				err = r.print(cmd.OutOrStdout(), clean, colours(cmd.OutOrStdout(), a.environ))
+			}
+			if err != nil {
+				return err
+			}
+			if cleanErr != nil {
+				return fmt.Errorf("remove leftovers: %w", cleanErr)
+			}
+			if !r.KernelFold {
+				return errCannotFold
+			}
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringVar(&device, "interface", "", "look at this network `interface`, too")
+	cmd.Flags().StringVar(&mode, bpf.XDPModeSetting, bpf.Native.String(), "`mode` that is wanted there: native or generic")
+	cmd.Flags().BoolVar(&clean, "clean", false, "remove what processes that are gone have left; those that live are not touched")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	cmd.Flags().StringVar(&root, "run-dir", bpf.Root, "`folder` that instances have their state in")
+	return cmd
+}
+
+// colours says whether a table may be coloured.
+func colours(w io.Writer, environ []string) bool {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return false
+	}
+	for _, e := range environ {
+		if name, value, _ := strings.Cut(e, "="); name == "NO_COLOR" && value != "" || e == "TERM=dumb" {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *doctorReport) print(w io.Writer, clean, colour bool) error {
+	var b strings.Builder
+	width := 0
+	for _, c := range r.Checks {
+		width = max(width, len(c.Name))
+	}
+	codes := map[bpf.State]string{bpf.OK: "32", bpf.Warning: "33", bpf.Missing: "31"}
+	for _, c := range r.Checks {
+		state := fmt.Sprintf("%-7s", c.State)
+		if colour {
+			state = "\x1b[" + codes[c.State] + "m" + state + "\x1b[0m"
+		}
+		fmt.Fprintf(&b, "%s  %-*s  %s", state, width, c.Name, c.Found)
+		if c.Since != "" && c.State != bpf.OK {
+			fmt.Fprintf(&b, " (since Linux %s)", c.Since)
+		}
+		b.WriteByte('\n')
+		if c.Fix != "" {
+			fmt.Fprintf(&b, "%7s  %*s  -> %s\n", "", width, "", c.Fix)
+		}
+	}
+	if clean {
+		if len(r.Removed) == 0 {
+			b.WriteString("\nno leftovers to remove\n")
+		} else {
+			b.WriteString("\nremoved:\n")
+		}
+		for _, s := range r.Removed {
+			fmt.Fprintf(&b, "  %s\n", s)
+		}
+	}
+	if len(r.Leftovers) > 0 {
+		fmt.Fprintf(&b, "\nleft by processes that are gone (sudo quern doctor --clean):\n")
+		for _, s := range r.Leftovers {
+			fmt.Fprintf(&b, "  %s\n", s)
+		}
+	}
+	fmt.Fprintf(&b, "\nauto: %s\n", r.Why)
+	_, err := io.WriteString(w, b.String())
+	return err
+}

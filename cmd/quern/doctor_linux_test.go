@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quernmr/quern/bpf"
+)
+
+// forAll returns a copy of the program that every user may run.
+func forAll(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "quern-doctor-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.Open(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.OpenFile(filepath.Join(dir, "quern"), os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Name()
+}
+
+func TestDoctorWithoutRights(t *testing.T) {
+	cmd := exec.Command(forAll(t), "doctor", "--json")
+	cmd.Env, cmd.Dir = []string{"HOME=/nonexistent"}, "/"
+	if os.Geteuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run()
+	r := doctorJSON(t, outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()})
+	if r.KernelFold || !strings.Contains(r.Why, "CAP_BPF") {
+		t.Errorf("report: %+v", r.Report)
+	}
+	for _, c := range r.Checks {
+		if c.Name == "CAP_NET_ADMIN" && (c.State != bpf.Missing || !strings.Contains(c.Fix, "setcap") || !strings.HasSuffix(c.Fix, "/quern")) {
+			t.Errorf("check: %+v", c)
+		}
+	}
+}
+
+func needRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("making network namespaces needs root")
+	}
+	if _, err := exec.LookPath("ip"); err != nil {
+		t.Skip("needs ip: apt-get install iproute2")
+	}
+}
+
+func TestDoctorInterface(t *testing.T) {
+	needRoot(t)
+	ns := fmt.Sprintf("qn-doctor-%d", os.Getpid())
+	for _, c := range []string{"netns add " + ns, "-n " + ns + " link add a0 type veth peer name a1", "-n " + ns + " link set a0 up"} {
+		if out, err := exec.Command("ip", strings.Fields(c)...).CombinedOutput(); err != nil {
+			t.Fatalf("ip %s: %v\n%s", c, err, out)
+		}
+	}
+	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", ns).Run() })
+	cmd := command(t, call{})
+	cmd.Path, cmd.Args = "/usr/bin/env", []string{"env", "ip", "netns", "exec", ns, binary, "doctor", "--interface", "a0", "--json"}
+	cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH"))
+	var stdout, stderr strings.Builder
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	_ = cmd.Run()
+	r := doctorJSON(t, outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()})
+	if !r.KernelFold || r.Auto != "kernel" || r.Interface != "a0" || !strings.Contains(r.Why, "a0 (native XDP)") {
+		t.Errorf("report: %+v", r.Report)
+	}
+}
+
+func TestDoctorClean(t *testing.T) {
+	needRoot(t)
+	root := t.TempDir()
+	left, err := bpf.Open(bpf.Options{Dir: filepath.Join(root, "left")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := left.Release(); err != nil {
+		t.Fatal(err)
+	}
+	lives, err := bpf.Open(bpf.Options{Dir: filepath.Join(root, "lives")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lives.Close()
+
+	r := doctorJSON(t, quern(t, "doctor", "--json", "--run-dir", root))
+	if len(r.Leftovers) != 1 || filepath.Base(r.Leftovers[0]) != "left" || len(r.Removed) != 0 {
+		t.Errorf("leftovers %v, removed %v", r.Leftovers, r.Removed)
+	}
+	if o := quern(t, "doctor", "--run-dir", root); !strings.Contains(o.stdout, filepath.Join(root, "left")) || !strings.Contains(o.stdout, "--clean") {
+		t.Errorf("table:\n%s", o.stdout)
+	}
+	r = doctorJSON(t, quern(t, "doctor", "--json", "--clean", "--run-dir", root))
+	if len(r.Removed) == 0 || len(r.Leftovers) != 0 {
+		t.Errorf("leftovers %v, removed %v", r.Leftovers, r.Removed)
+	}
+	if got := entries(t, root); len(got) != 1 || got[0] != "lives" {
+		t.Errorf("left are %v", got)
+	}
+	if err := lives.Quiesce(); err != nil {
+		t.Errorf("the one that lives: %v", err)
+	}
+}
