@@ -147,9 +147,9 @@ func setConstant(spec *ebpf.CollectionSpec, name string, v uint64) error {
 	return c.Set(b[:c.Size()])
 }
 
-// collection loads some programs of an object. Maps that are shared are made when
-// the first object that has them is loaded.
-func (l *loader) collection(spec *ebpf.CollectionSpec, programs ...string) (*ebpf.Collection, error) {
+// collection loads some programs of an object, with maps of the caller's beside those that are
+// shared. These are made when the first object that has them is loaded.
+func (l *loader) collection(spec *ebpf.CollectionSpec, own map[string]*ebpf.Map, programs ...string) (*ebpf.Collection, error) {
 	want := map[string]*ebpf.ProgramSpec{}
 	for _, name := range programs {
 		p, ok := spec.Programs[name]
@@ -159,7 +159,10 @@ func (l *loader) collection(spec *ebpf.CollectionSpec, programs ...string) (*ebp
 		want[name] = p
 	}
 	spec.Programs = want
-	replace := map[string]*ebpf.Map{}
+	replace := maps.Clone(own)
+	if replace == nil {
+		replace = map[string]*ebpf.Map{}
+	}
 	for name, m := range spec.Maps {
 		if _, ok := sharedMaps[name]; !ok {
 			continue
@@ -182,7 +185,7 @@ func (l *loader) collection(spec *ebpf.CollectionSpec, programs ...string) (*ebp
 
 // programs loads some programs of an object that has no maps of its own beside constants.
 func (l *loader) programs(spec *ebpf.CollectionSpec, into map[string]*ebpf.Program, names ...string) error {
-	c, err := l.collection(spec, names...)
+	c, err := l.collection(spec, nil, names...)
 	if err != nil {
 		return err
 	}

@@ -94,6 +94,7 @@ type lab struct {
 	here, there  netns.NsHandle
 	hereN, farN  string
 	addrA, addrB string
+	sixA, sixB   string
 }
 
 // newLab makes a lab and puts the test's thread, which ends with the test, into the namespace of a0.
@@ -111,6 +112,7 @@ func newLab(t testing.TB) *lab {
 		hereN: fmt.Sprintf("qn-go-%d-%da", os.Getpid(), n),
 		farN:  fmt.Sprintf("qn-go-%d-%db", os.Getpid(), n),
 		addrA: "10.77.0.1", addrB: "10.77.0.2",
+		sixA: "fd77::1", sixB: "fd77::2",
 	}
 	for _, ns := range []string{l.hereN, l.farN} {
 		sh(t, "ip netns add %s", ns)
@@ -133,8 +135,9 @@ func newLab(t testing.TB) *lab {
 
 func (l *lab) configure() {
 	l.t.Helper()
-	for _, c := range []struct{ ns, dev, addr string }{{l.hereN, "a0", l.addrA}, {l.farN, "b0", l.addrB}} {
+	for _, c := range []struct{ ns, dev, addr, six string }{{l.hereN, "a0", l.addrA, l.sixA}, {l.farN, "b0", l.addrB, l.sixB}} {
 		sh(l.t, "ip -n %s addr add %s/24 dev %s", c.ns, c.addr, c.dev)
+		sh(l.t, "ip -n %s addr add %s/64 dev %s nodad", c.ns, c.six, c.dev)
 		sh(l.t, "ip -n %s link set %s up", c.ns, c.dev)
 		sh(l.t, "ip -n %s link set lo up", c.ns)
 	}

@@ -59,6 +59,11 @@ func Prove(ctx context.Context, p ProbePath) (mode wire.AnswerMode, why string, 
 	if p.Conn == nil || !p.Peer.IsValid() || p.Body < 0 || p.Body > wire.BodySize || p.Body%wire.BodyStep != 0 || p.Begin > wire.AnswerUser {
 		return 0, "", errors.New("prove a path: it needs a socket, a peer, and a body of whole steps that fits a frame")
 	}
+	if p.Peer.Addr().Unmap().Is6() {
+		if err := acceptNoChecksum(p.Conn); err != nil {
+			return 0, "", fmt.Errorf("prove the path to %s: %w", p.Peer, err)
+		}
+	}
 	host := p.Peer.Addr()
 	for mode = p.Begin; mode <= wire.AnswerUser; mode++ {
 		if mode != p.Begin {

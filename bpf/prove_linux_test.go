@@ -95,6 +95,19 @@ func TestProve(t *testing.T) {
 		t.Errorf("it says %d, %q, %v", mode, why, err)
 	}
 
+	// Over IPv6, where programs leave the checksum out, too.
+	six := p
+	six.Peer = netip.AddrPortFrom(netip.MustParseAddr(l.sixA), uint16(h.Port()))
+	l.far(func() { six.Conn, err = net.ListenUDP("udp6", &net.UDPAddr{IP: net.ParseIP(l.sixB)}) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer six.Conn.Close()
+	mode, why, err = Prove(t.Context(), six)
+	if err != nil || mode != wire.AnswerTX || !strings.Contains(why, "by XDP_TX") {
+		t.Errorf("over IPv6 it says %d, %q, %v", mode, why, err)
+	}
+
 	// Nobody answers at all.
 	if err := h.SetAnswer(wire.AnswerUser); err != nil {
 		t.Fatal(err)

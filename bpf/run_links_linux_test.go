@@ -44,7 +44,7 @@ func (l *links) halfway(frame []byte) []byte {
 	r := l.w.rig
 	r.t.Helper()
 	r.check(r.maps["chain"].Delete(l.applyAt))
-	verdict, out := r.run(model.NewPacket(frame).Bytes)
+	verdict, out := r.run(packetOf(frame, false).Bytes)
 	r.check(r.maps["chain"].Put(l.applyAt, l.apply))
 	if verdict != uint32(model.Pass) {
 		r.t.Fatalf("verdict %v without a second link", model.Verdict(verdict))
@@ -76,6 +76,7 @@ func TestRunFlipBetweenLinks(t *testing.T) {
 	l := newLinks(t)
 	rng := rand.New(rand.NewPCG(1, 1))
 	for seq := range uint32(20) {
+		l.flow.keys = 1000 * int(seq%2) // each table has keys of its own
 		packet := l.halfway(l.flow.frame(rng, seq, 20, 20, 0, false))
 		l.w.place(0, 1, l.tables[(seq+1)%2], 0)
 		if verdict, _ := l.w.rig.runProgram(l.apply, packet); verdict != uint32(model.Drop) {
@@ -85,7 +86,7 @@ func TestRunFlipBetweenLinks(t *testing.T) {
 	pairs := uint64(0)
 	for i, table := range l.tables {
 		head := wire.TableOf(table.kernel.Memory)
-		if head.Used == 0 || head.Used != uint64(len(l.values(i))) {
+		if head.Used != 20 || head.Used != uint64(len(l.values(i))) {
 			t.Errorf("table %d has %d slots in use, and values in %d: pairs were applied to the other table", i, head.Used, len(l.values(i)))
 		}
 		pairs += head.Pairs
@@ -180,7 +181,7 @@ func TestRunLinksMissing(t *testing.T) {
 	} {
 		l.w.rig.memory.Cells[0].SetPlace(1, uint32(id)+1, 0)
 		before := l.reasons()
-		verdict, out := l.w.rig.run(model.NewPacket(l.flow.frame(rng, 3, 20, 60, 0, true)).Bytes)
+		verdict, out := l.w.rig.run(packetOf(l.flow.frame(rng, 3, 20, 60, 0, true), false).Bytes)
 		if after := l.reasons(); verdict != uint32(model.Pass) || after[wire.UpChain] != before[wire.UpChain]+1 {
 			t.Errorf("%s: verdict %v, reasons %v", name, model.Verdict(verdict), after)
 		}
@@ -191,7 +192,7 @@ func TestRunLinksMissing(t *testing.T) {
 	// A set of another shape than the frame's: a bug of user space, which must not mix up tables.
 	other := shuffle.TableLayout{Class: 0, Lanes: 1, Bits: 6}
 	l.w.place(0, 1, l.w.table(other, 0), 0)
-	if verdict, _ := l.w.rig.run(model.NewPacket(l.flow.frame(rng, 4, 20, 60, 0, true)).Bytes); verdict != uint32(model.Pass) {
+	if verdict, _ := l.w.rig.run(packetOf(l.flow.frame(rng, 4, 20, 60, 0, true), false).Bytes); verdict != uint32(model.Pass) {
 		t.Errorf("verdict %v of a frame whose cell names a table of another shape", model.Verdict(verdict))
 	}
 	if table := l.w.table(other, 0).kernel.Memory; !bytes.Equal(table, make([]byte, len(table))) {
@@ -209,7 +210,7 @@ func TestRunKeyLengths(t *testing.T) {
 		le.PutUint32(frame[wire.HeadSize:], meta&^127|length)
 		l.flow.tags.SealData(frame)
 		used := wire.TableOf(l.tables[0].kernel.Memory).Used
-		verdict, _ := l.w.rig.run(model.NewPacket(frame).Bytes)
+		verdict, _ := l.w.rig.run(packetOf(frame, false).Bytes)
 		// Class 1 holds keys of 9 to 16 bytes.
 		fits := length >= 9+1 && length <= 16+1
 		if want := map[bool]model.Verdict{true: model.Drop, false: model.Pass}[fits]; verdict != uint32(want) {
@@ -237,7 +238,7 @@ func TestRunClaimRace(t *testing.T) {
 	const frames = 2000
 	var packets [][]byte
 	for seq := range uint32(frames) {
-		packets = append(packets, model.NewPacket(l.flow.frame(rng, seq, 1, 5, 0, false)).Bytes)
+		packets = append(packets, packetOf(l.flow.frame(rng, seq, 1, 5, 0, false), false).Bytes)
 	}
 	stream := &w.rig.memory.Streams[1]
 	folded := make([]int, cpus)

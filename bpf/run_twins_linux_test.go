@@ -220,6 +220,7 @@ type flow struct {
 	ops    uint16
 	head   wire.Head
 	tags   *wire.Tags
+	keys   int // number of the first key
 }
 
 // open opens a stream of a shape on both sides, whose pairs go to the table.
@@ -262,7 +263,7 @@ func (f *flow) frame(rng *rand.Rand, seq uint32, n, keys int, offset uint32, ack
 	}
 	var lanes [wire.MaxLanes]int64
 	for range n {
-		key := randomKey(rng, f.shape.Class(), keys)
+		key := makeKey(f.keys+rng.IntN(keys), f.shape.Class())
 		for l := range lanes {
 			lanes[l] = randomValue(rng, f.shape&wire.Wide != 0)
 		}
@@ -273,9 +274,8 @@ func (f *flow) frame(rng *rand.Rand, seq uint32, n, keys int, offset uint32, ack
 	return b.Finish(h, f.tags)
 }
 
-// randomKey returns one of the keys of a class.
-func randomKey(rng *rand.Rand, class, keys int) []byte {
-	n := rng.IntN(keys)
+// makeKey returns key n of a class.
+func makeKey(n, class int) []byte {
 	low, high := 0, 8
 	if class > 0 {
 		low, high = 4<<class+1, 8<<class
@@ -305,11 +305,12 @@ func randomValue(rng *rand.Rand, wide bool) int64 {
 	return v
 }
 
+// packetOf returns a packet with a UDP checksum, as sockets send it.
 func packetOf(frame []byte, v6 bool) *model.Packet {
 	if v6 {
-		return model.NewPacket6(frame)
+		return model.NewPacket6(frame).Checksum()
 	}
-	return model.NewPacket(frame)
+	return model.NewPacket(frame).Checksum()
 }
 
 var allOps = []uint8{wire.OpSum, wire.OpMin, wire.OpMax, wire.OpAnd, wire.OpOr, wire.OpXor, wire.OpSumBound}

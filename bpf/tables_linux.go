@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -90,7 +91,8 @@ func tableCost(layout shuffle.TableLayout) int64 {
 	return int64(pageAlign(layout.Size()) + os.Getpagesize())
 }
 
-// newSet loads the programs of a layout.
+// newSet loads the programs of a layout. The kernel's check of one takes up to 100 ms, so
+// they are loaded side by side.
 func (l *loader) newSet(id int, layout shuffle.TableLayout) (_ *set, err error) {
 	spec, err := l.spec("fold")
 	if err != nil {
@@ -99,29 +101,39 @@ func (l *loader) newSet(id int, layout shuffle.TableLayout) (_ *set, err error) 
 	if err := setConstant(spec, "slot_bits", uint64(layout.Bits)); err != nil {
 		return nil, err
 	}
-	outer, ok := spec.Maps["tables"]
+	tables, ok := spec.Maps["tables"]
 	if !ok {
 		return nil, errors.New("object fold has no map of tables")
 	}
-	outer.MaxEntries = uint32(l.capacity())
-	outer.InnerMap = tableSpec(layout)
-	var names []string
+	tables.MaxEntries = uint32(l.capacity())
+	tables.InnerMap = tableSpec(layout)
+	s := &set{id: id, layout: layout, programs: map[string]*ebpf.Program{}}
+	if s.outer, err = ebpf.NewMap(tables); err != nil {
+		return nil, fmt.Errorf("make map tables: %w", kernelError(err))
+	}
+	var mu sync.Mutex
+	var all sync.WaitGroup
 	for _, name := range foldPrograms(layout) {
-		if name != "" {
-			names = append(names, name)
+		if name == "" {
+			continue
 		}
+		own := spec.Copy()
+		all.Go(func() {
+			c, lerr := l.collection(own, map[string]*ebpf.Map{"tables": s.outer}, name)
+			mu.Lock()
+			defer mu.Unlock()
+			if lerr != nil {
+				err = errors.Join(err, lerr)
+				return
+			}
+			s.programs[name] = c.DetachProgram(name)
+			c.Close()
+		})
 	}
-	c, err := l.collection(spec, names...)
+	all.Wait()
 	if err != nil {
+		s.close()
 		return nil, err
-	}
-	defer c.Close()
-	s := &set{id: id, layout: layout, outer: c.DetachMap("tables"), programs: map[string]*ebpf.Program{}}
-	if s.outer == nil {
-		return nil, errors.New("object fold has no map of tables")
-	}
-	for _, name := range names {
-		s.programs[name] = c.DetachProgram(name)
 	}
 	return s, nil
 }

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
-	"unsafe"
 
 	"github.com/quernmr/quern/bpf/faults"
 	"github.com/vishvananda/netlink"
@@ -82,10 +81,7 @@ func (h *Host) connect(wire *netlink.Handle, bridge int) error {
 		if err := faults.Prepare(h.port); err != nil {
 			return err
 		}
-		if false {
-			return err
-		}
-		return receiveOffloadOff(a.Name)
+		return h.lab.ends.AttachPass(h.port)
 	})
 	if err != nil {
 		return err
@@ -140,30 +136,6 @@ func (h *Host) configure() error {
 				return fmt.Errorf("add neighbour %v: %w", ip, err)
 			}
 		}
-	}
-	return nil
-}
-
-// receiveOffloadOff keeps an interface in the thread's namespace from joining
-// packets of a TCP stream to larger ones, which an attached program turns on.
-func receiveOffloadOff(name string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open a socket: %w", err)
-	}
-	defer unix.Close(fd)
-	value := struct{ command, data uint32 }{unix.ETHTOOL_SGRO, 0}
-	var request struct {
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [24 - unsafe.Sizeof(uintptr(0))]byte
-	}
-	copy(request.name[:unix.IFNAMSIZ-1], name)
-	request.data = unsafe.Pointer(&value)
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
-	runtime.KeepAlive(&value)
-	if errno != 0 {
-		return fmt.Errorf("turn receive offload of port %s off: %w", name, errno)
 	}
 	return nil
 }

@@ -234,7 +234,7 @@ func (s *Sender) absorb(b []byte) {
 		return
 	}
 	st := s.owners[h.Back].Load()
-	if st == nil || st.grant.Token != h.Token  {
+	if st == nil || st.grant.Token != h.Token || !st.tags.Open(b, a.Nonce) {
 		s.stray.Add(1)
 		return
 	}

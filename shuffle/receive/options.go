@@ -17,6 +17,9 @@ type Options struct {
 	// Kernel is the help of programs at the interface, nil if there is none. It
 	// outlives the receiver: its owner closes it.
 	Kernel shuffle.Kernel
+	// Jobs are the kernel's slots for jobs' keys, which the sender at this host uses too.
+	// nil: there is no sender that uses the kernel.
+	Jobs *shuffle.JobSlots
 	// Mode UserOnly has programs fold nothing, if there are any.
 	Mode shuffle.Mode
 	// Generic says that the programs see packets as a socket would.
@@ -53,6 +56,9 @@ type Options struct {
 func (o Options) ensureDefaults() (Options, error) {
 	if o.Mode == shuffle.KernelOnly && o.Kernel == nil {
 		return o, fmt.Errorf("receive: mode %s, and no kernel's help; `quern doctor` says what is missing, --shuffle auto does without", o.Mode)
+	}
+	if o.Kernel != nil && o.Jobs == nil {
+		o.Jobs = shuffle.NewJobSlots(o.Kernel, o.Limits.EnsureDefaults().Jobs)
 	}
 	if o.TempDir == "" {
 		o.TempDir = os.TempDir()

@@ -136,7 +136,11 @@ func TestUserPath(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			ctx := testContext(t)
 			r := testReceiver(t, Options{Readers: 2, FoldMemory: c.memory})
-			w := newWork(rng, c.ops, amounts{maps: 3, parts: 3, pairs: 3000, keySpace: 4000, longest: c.longest, large: true})
+			a := amounts{maps: 3, parts: 3, pairs: 3000, keySpace: 4000, longest: c.longest, large: true}
+			if c.memory == 1 {
+				a.pairs, a.keySpace = 8000, 20000
+			}
+			w := newWork(rng, c.ops, a)
 			w.open(ctx, t, r)
 			w.pushAll(ctx, t, rng, r, c.faults, socketLinks(t, r))
 			all := w.finish(ctx, t, r)

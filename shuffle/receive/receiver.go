@@ -53,9 +53,9 @@ type Receiver struct {
 	// the disk or a sender while holding it.
 	mu          sync.Mutex
 	jobs        map[shuffle.JobID]*job
+	jobSlots    *shuffle.JobSlots // nil: no kernel
 	targets     map[place]*target
 	freeTargets []int
-	freeJobs    []int
 	freeSlots   []uint32
 	staleSlots  []uint32 // free, and to be quiesced before they are written
 	open        int      // streams whose frames are taken
@@ -111,6 +111,7 @@ func New(opts Options) (_ *Receiver, err error) {
 	r.folds = r.kernel != nil && opts.Mode != shuffle.UserOnly
 	if r.kernel != nil {
 		r.mem = r.kernel.Memory()
+		r.jobSlots = opts.Jobs
 	} else {
 		r.mem = shuffle.NewMemory(opts.Limits)
 	}
@@ -202,24 +203,20 @@ func (r *Receiver) OpenJob(_ context.Context, spec shuffle.JobSpec) error {
 	}
 	if j == nil {
 		j = &job{slot: -1}
-		if r.kernel != nil {
-			// Also for jobs that it does not fold: it checks whose frames it passes up.
-			if len(r.freeJobs) == 0 {
-				return fmt.Errorf("receive: job %s: as many jobs are open as the kernel's memory has room for; drop some first, or raise the limit", spec.ID)
-			}
-			j.slot = r.freeJobs[len(r.freeJobs)-1]
-			r.freeJobs = r.freeJobs[:len(r.freeJobs)-1]
-		}
 	}
-	j.spec, j.tags = spec, wire.NewTags(spec.Secret)
-	if j.slot >= 0 {
-		if err := r.kernel.SetJob(j.slot, j.tags.Job()); err != nil {
-			if r.jobs[spec.ID] == nil {
-				r.freeJobs = append(r.freeJobs, j.slot)
-			}
+	tags := wire.NewTags(spec.Secret)
+	if r.jobSlots != nil {
+		// Also for jobs that programs do not fold: they check whose frames they pass up.
+		slot, err := r.jobSlots.Acquire(spec.ID, tags.Job())
+		if err != nil {
 			return fmt.Errorf("receive: open job %s: %w", spec.ID, err)
 		}
+		if j.slot >= 0 {
+			r.jobSlots.Release(spec.ID) // it was reserved until now
+		}
+		j.slot = slot
 	}
+	j.spec, j.tags = spec, tags
 	j.opened = true
 	r.jobs[spec.ID] = j
 	for at, t := range r.targets {
@@ -330,11 +327,24 @@ func (r *Receiver) Drop(_ context.Context, id shuffle.JobID) error {
 	defer r.mu.Unlock()
 	if j := r.jobs[id]; j != nil {
 		if j.slot >= 0 {
-			r.freeJobs = append(r.freeJobs, j.slot)
+			r.jobSlots.Release(id)
 		}
 		delete(r.jobs, id)
 	}
 	return nil
+}
+
+// TakenUp returns the jobs that an earlier process has left and nobody has opened
+// since. What nobody will open is to be dropped.
+func (r *Receiver) TakenUp() (list []shuffle.JobID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, j := range r.jobs {
+		if !j.opened {
+			list = append(list, id)
+		}
+	}
+	return list
 }
 
 // target returns the target of an id, or why there is none. mu is held.
@@ -456,6 +466,16 @@ func (r *Receiver) end(keep bool) error {
 			continue
 		}
 		failed = errors.Join(failed, r.discard(t))
+	}
+	if !keep {
+		r.mu.Lock()
+		for id, j := range r.jobs {
+			if j.slot >= 0 {
+				r.jobSlots.Release(id)
+			}
+		}
+		r.jobs = nil
+		r.mu.Unlock()
 	}
 	r.tasks.Wait()
 	return errors.Join(failed, r.release())

@@ -22,7 +22,6 @@ func (r *Receiver) takeUp() error {
 			return err
 		}
 	}
-	usedJobs := map[int]bool{}
 	byID := map[shuffle.TableID]*shuffle.Table{}
 	if r.kernel != nil {
 		for _, tab := range r.kernel.Tables() {
@@ -40,7 +39,6 @@ func (r *Receiver) takeUp() error {
 			r.freeTargets = append(r.freeTargets, slot)
 			continue
 		}
-		usedJobs[int(e.JobSlot)] = true
 	}
 	// What no cell of a clean target names holds nothing that is wanted.
 	for _, tab := range byID {
@@ -55,12 +53,6 @@ func (r *Receiver) takeUp() error {
 		if !resumed || !r.takeStream(uint32(i), bySlot) {
 			r.mem.Streams[i].Spare[0] = 0
 			r.freeSlots = append(r.freeSlots, uint32(i))
-		}
-	}
-	jobs := r.opts.Limits.EnsureDefaults().Jobs
-	for i := range jobs {
-		if !usedJobs[i] && r.kernel != nil {
-			r.freeJobs = append(r.freeJobs, i)
 		}
 	}
 	return nil
@@ -90,11 +82,16 @@ func (r *Receiver) takeTarget(slot int, byID map[shuffle.TableID]*shuffle.Table)
 			}
 		}
 	}
+	j := r.jobs[id.Job]
+	if why == "" && j == nil {
+		if !r.jobSlots.Reserve(id.Job, int(e.JobSlot)) {
+			why = "its job's slot is in use"
+		}
+	}
 	if why != "" {
 		r.opts.Log.Info("target is not taken up", "target", id.String(), "why", why)
 		return false
 	}
-	j := r.jobs[id.Job]
 	if j == nil {
 		j = &job{slot: int(e.JobSlot)}
 		j.spec.ID = id.Job

@@ -118,6 +118,9 @@ func TestResume(t *testing.T) {
 			if kept := len(second.targets) == 1; kept != c.kept {
 				t.Fatalf("the target was kept: %v (dirty: %v)", kept, dirty)
 			}
+			if up := second.TakenUp(); (len(up) == 1) != c.kept {
+				t.Errorf("jobs taken up: %v", up)
+			}
 			if _, err := second.Open(ctx, []shuffle.StreamSpec{two.spec}); err == nil {
 				t.Error("a stream of a job that is not open again was opened")
 			}

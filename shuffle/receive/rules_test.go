@@ -781,14 +781,36 @@ func TestVector(t *testing.T) {
 	}
 }
 
-// TestNoIPv6 listens on an address of one family.
+// TestOneAddress listens on an address of one family.
 func TestOneAddress(t *testing.T) {
 	r := testReceiver(t, Options{Listen: "127.0.0.1"})
 	if ip := r.sockets[0].conn.LocalAddr().(*net.UDPAddr).IP; !ip.Equal(net.IPv4(127, 0, 0, 1)) {
 		t.Errorf("listens on %s", ip)
 	}
-	six, err := net.Dial("udp6", fmt.Sprintf("[::1]:%d", testReceiver(t, Options{}).Port()))
-	if err == nil {
-		six.Close()
+}
+
+// TestAnswerSource has answers come from the address that frames went to, also where the
+// host has several.
+func TestAnswerSource(t *testing.T) {
+	for _, listen := range []string{"", "0.0.0.0"} {
+		r := testReceiver(t, Options{Listen: listen, Readers: 1})
+		for _, host := range []string{"127.0.0.1", "127.0.0.2", "::1"} {
+			if host == "::1" && listen != "" {
+				continue
+			}
+			// A connected socket takes nothing from elsewhere.
+			c, err := net.Dial("udp", net.JoinHostPort(host, fmt.Sprint(r.Port())))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.Write(wire.PutProbe(make([]byte, wire.FrameSize), 42, 1, 64, 9)); err != nil {
+				t.Fatal(err)
+			}
+			c.SetReadDeadline(time.Now().Add(2 * time.Second))
+			if _, err := c.Read(make([]byte, 2000)); err != nil {
+				t.Errorf("no answer from %s, listening on %q: %v", host, listen, err)
+			}
+		}
 	}
 }
