@@ -24,7 +24,7 @@ FUZZTIME ?= 10s
 BENCHFLAGS ?=
 # Packages that the race detector slows down most and that start few goroutines
 # of their own, as a regular expression; make test runs them without it.
-RACE_SKIP ?= /internal/(house|benchdata|cmd/.*)$$
+RACE_SKIP ?= /internal/(house|benchdata|cmd/.*|vmtest.*|testsummary)$$
 # Systems beside this one that everything, tests included, has to compile for.
 CROSS ?= darwin/arm64 windows/amd64 linux/arm64
 

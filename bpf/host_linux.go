@@ -255,8 +255,8 @@ func (h *Host) mapShared() (err error) {
 	return nil
 }
 
-// Memory returns the shared memory. It is that of the kernel: after Close or Release any use of it is a fault
-// that ends the process.
+// Memory returns the shared memory. Once Close or Release has unmapped it, a slice of it that is still
+// used is a fault that ends the process, so whoever folds or sends is stopped first.
 func (h *Host) Memory() *shuffle.Memory { return &h.memory }
 
 // Resumed says whether the state of an earlier process was taken up.

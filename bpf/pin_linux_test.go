@@ -177,7 +177,11 @@ func sumOfK(tables []*shuffle.Table) (sum int64) {
 
 // State is taken up after Release and after SIGKILL alike, and the kernel folds in between.
 func TestResume(t *testing.T) {
-	for _, how := range []string{"released", "killed"} {
+	ways := []string{"killed", "released"}
+	if testing.Short() {
+		ways = ways[:1] // which shows most of it; emulated machines are slow
+	}
+	for _, how := range ways {
 		t.Run(how, func(t *testing.T) {
 			l := newLab(t)
 			dir := filepath.Join(instances(t), "one")
@@ -320,6 +324,9 @@ func TestNotResumed(t *testing.T) {
 			}
 		}, "not on a0", false},
 	} {
+		if testing.Short() && c.sets {
+			continue // emulated machines are slow
+		}
 		t.Run(c.name, func(t *testing.T) {
 			newLab(t)
 			dir := filepath.Join(instances(t), "one")
@@ -428,7 +435,11 @@ func TestLock(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	for _, tc := range []string{"", "tcx", "clsact"} {
+	answers := []string{"", "clsact"}
+	if tcx.Have() == nil {
+		answers = append(answers, "tcx")
+	}
+	for _, tc := range answers {
 		t.Run("answers "+tc, func(t *testing.T) {
 			newLab(t)
 			root := instances(t)

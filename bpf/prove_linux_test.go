@@ -54,15 +54,19 @@ func TestProve(t *testing.T) {
 	if err != nil || mode != wire.AnswerTC || h.Answer() != wire.AnswerTC || !strings.Contains(why, "by tc") {
 		t.Fatalf("it says %d, %q, %v", mode, why, err)
 	}
-	if len(h.tcLinks) != 1 {
-		t.Errorf("there are %d links for answers", len(h.tcLinks))
+	links := 0
+	if tcx.Have() == nil {
+		links = 1
+	}
+	if len(h.tcLinks) != links || h.filter != (links == 0) {
+		t.Errorf("there are %d links for answers, and filter is %v", len(h.tcLinks), h.filter)
 	}
 	// It stays so when another process takes over.
 	if err := h.Release(); err != nil {
 		t.Fatal(err)
 	}
 	h = open(t, o)
-	if !h.Resumed() || h.Answer() != wire.AnswerTC || len(h.tcLinks) != 1 {
+	if !h.Resumed() || h.Answer() != wire.AnswerTC || len(h.tcLinks) != links {
 		t.Errorf("resumed %v (%s), answer %d, %d links", h.Resumed(), h.Note(), h.Answer(), len(h.tcLinks))
 	}
 	p.Set = func(_ context.Context, m wire.AnswerMode) (err error) {

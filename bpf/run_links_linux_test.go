@@ -220,7 +220,17 @@ func TestRunKeyLengths(t *testing.T) {
 			t.Errorf("a key of %d bytes took a slot", int(length)-1)
 		}
 	}
-	if r := l.reasons(); r[wire.UpFull] != 120 || r[wire.Folded] != 8 {
+	// No hash, no length and no key look like a free slot.
+	frame := l.flow.frame(rng, 200, 1, 5, 0, false)
+	clear(frame[wire.HeadSize:])
+	l.flow.tags.SealData(frame)
+	if verdict, _ := l.w.rig.run(packetOf(frame, false).Bytes); verdict != uint32(model.Pass) {
+		t.Errorf("a pair of zeros: verdict %v", model.Verdict(verdict))
+	}
+	if n := wire.TableOf(l.tables[0].kernel.Memory).Pairs; n != 8 {
+		t.Errorf("%d pairs were applied", n)
+	}
+	if r := l.reasons(); r[wire.UpFull] != 121 || r[wire.Folded] != 8 {
 		t.Errorf("reasons %v", r)
 	}
 }

@@ -101,6 +101,8 @@ static __always_inline int find(struct xdp_md *ctx, const int class, const int l
 		if (p > end)
 			goto full;
 		meta = AT32(p - pair, 0);
+		if (meta == 0) /* a free slot would look the same */
+			goto full;
 		number = (meta & ~QUERN_META_LEN_MASK) << shift >> down;
 		slot = slots + (__u64)number * SLOT_BYTES(class, lanes);
 #pragma clang loop unroll(disable)
@@ -211,7 +213,7 @@ static __always_inline int apply_lane(void *p, void *end, void *table, __u32 cou
 			if (lane == 0)
 				AT32(slot, 4) |= SLOT_APPLIED;
 			if (((old ^ sum) & (v ^ sum)) < 0) {
-				carry = v < 0 ? -1 : 1;
+				carry = v >> 63 | 1; /* with the sign of v */
 				if (lane == 0)
 					AT32(slot, 4) += carry * SLOT_CARRY;
 				else

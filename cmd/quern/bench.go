@@ -123,6 +123,7 @@ the configuration file nor the environment count.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.bench(cmd, f, args)
 	}
+	cmd.AddCommand(a.benchFoldCommand(), a.benchContentionCommand(), a.benchRoleCommand())
 	return cmd
 }
 

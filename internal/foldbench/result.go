@@ -20,6 +20,9 @@ type Result struct {
 	CPUNsPerPair     float64 `json:"cpu_ns_per_pair"`         // of the whole machine
 	SendCPUNsPerPair float64 `json:"send_cpu_ns_per_pair"`    // of the sending process
 	RecvCPUNsPerPair float64 `json:"receive_cpu_ns_per_pair"` // of the receiving process
+	// ProgramNsPerPair is what the program that folds takes by the kernel's own clock, all
+	// that is not fold included (checks, tag, acknowledgements). 0: there is none.
+	ProgramNsPerPair float64 `json:"program_ns_per_pair,omitempty"`
 	RTTp50Us         float64 `json:"rtt_p50_us"`
 	RTTp99Us         float64 `json:"rtt_p99_us"`
 }

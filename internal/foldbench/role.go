@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"net/rpc"
 	"os/exec"
 	"slices"
@@ -22,6 +23,8 @@ import (
 var roles = map[string]func() any{
 	"tcp-receive": func() any { return &TCPReceiver{} },
 	"tcp-send":    func() any { return &TCPSender{} },
+	"stream-receive": func() any { return &StreamReceiver{} },
+	"stream-send":    func() any { return &StreamSender{} },
 	"spin":        func() any { return newSpinner() },
 }
 
@@ -61,10 +64,14 @@ type Place struct {
 	Command []string     // this program's hidden command; the role's name follows
 	Env     []string     // added to this process's
 	Host    *netlab.Host // nil: this machine itself
+	Addr    netip.Addr   // of the host's that is used; the zero value: Host's own
 }
 
 // Address returns the place's IPv4 address.
 func (p Place) Address() string {
+	if p.Addr.IsValid() {
+		return p.Addr.String()
+	}
 	if p.Host == nil {
 		return "127.0.0.1"
 	}

@@ -242,131 +242,77 @@ func (s *TCPSender) Disconnect(*None, *None) error {
 // Close ends the connection.
 func (s *TCPSender) Close() error { return s.Disconnect(nil, nil) }
 
-// Config says what a run measures.
+// Config says what is measured.
 type Config struct {
 	Keys  int
-	Pairs int    // at least so many are sent; rounded up to rounds of all keys
-	Order string // RandomOrder or HashOrder
-	Busy  bool
-	Trips int // round trips; 0: none
+	Order string // of the baseline's pairs: RandomOrder or HashOrder
+	Trips int    // round trips
 }
 
-// TCP measures the baseline between two places.
-func TCP(ctx context.Context, from, to Place, c Config) (_ Result, err error) {
-	result := Result{Path: "tcp", Order: c.Order, Keys: c.Keys, Condition: Idle}
-	if c.Keys < 1 {
-		return result, fmt.Errorf("%d keys: at least one is needed", c.Keys)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var started []*Process
+// tcpSession is the baseline between two places.
+type tcpSession struct {
+	base
+	c      Config
+	rounds int
+	trips  int
+}
+
+func openTCP(ctx context.Context, from, to Place, c Config) (_ session, err error) {
+	s := &tcpSession{base: base{path: "tcp", order: c.Order, keys: c.Keys}, c: c}
 	defer func() {
 		if err != nil {
-			cancel() // whoever still works is killed
-		}
-		for _, p := range started {
-			if cerr := p.Close(); err == nil {
-				err = cerr
-			}
+			err = errors.Join(err, s.close())
 		}
 	}()
-	start := func(p Place, role string) (*Process, error) {
-		r, err := Start(ctx, p, role)
-		if err == nil {
-			started = append(started, r)
-		}
-		return r, err
-	}
-	send, err := start(from, "tcp-send")
-	if err != nil {
-		return result, err
-	}
-	receive, err := start(to, "tcp-receive")
-	if err != nil {
-		return result, err
+	if err := s.start(ctx, from, to, "tcp-send", "tcp-receive"); err != nil {
+		return nil, err
 	}
 	var address string
-	err = receive.Call(ctx, "Listen", &TCPListen{Address: net.JoinHostPort(to.Address(), "0"), Bits: TableBits(c.Keys)}, &address)
+	err = s.receive.Call(ctx, "Listen", &TCPListen{Address: net.JoinHostPort(to.Address(), "0"), Bits: TableBits(c.Keys)}, &address)
 	if err != nil {
-		return result, err
+		return nil, err
 	}
-	if err = send.Call(ctx, "Connect", &TCPConnect{Address: address, Keys: c.Keys, Order: c.Order}, &None{}); err != nil {
-		return result, err
+	if err = s.send.Call(ctx, "Connect", &TCPConnect{Address: address, Keys: c.Keys, Order: c.Order}, &None{}); err != nil {
+		return nil, err
 	}
-	// The first round puts the keys into the table, and is not measured.
-	var sent Sent
-	warm := 1
-	if err = send.Call(ctx, "Rounds", &warm, &sent); err != nil {
-		return result, err
-	}
-	if c.Busy {
-		result.Condition = Busy
-		for range 2 * runtime.NumCPU() {
-			p, err := start(from, "spin")
-			if err != nil {
-				return result, err
-			}
-			if err := p.Call(ctx, "Ready", &None{}, &None{}); err != nil {
-				return result, err
-			}
-		}
-	}
-	rounds := max(1, (c.Pairs+c.Keys-1)/c.Keys)
-	u, err := watch(ctx, send, receive, func() error { return send.Call(ctx, "Rounds", &rounds, &sent) })
-	if err != nil {
-		return result, err
-	}
-	n := float64(sent.Pairs)
-	result.PairsPerSecond = n / sent.Took.Seconds()
-	result.SendCPUNsPerPair, result.RecvCPUNsPerPair = float64(u.send)/n, float64(u.receive)/n
-	if !c.Busy { // else the machine does other things above all
-		result.CPUNsPerPair = float64(u.machine) / n
-	}
-	if c.Trips > 0 {
-		var trips TCPTrips
-		if err = send.Call(ctx, "Trips", &c.Trips, &trips); err != nil {
-			return result, err
-		}
-		result.RTTp50Us = float64(Quantile(trips.Took, 0.50)) / 1e3
-		result.RTTp99Us = float64(Quantile(trips.Took, 0.99)) / 1e3
-	}
-	if err = send.Call(ctx, "Disconnect", &None{}, &None{}); err != nil {
-		return result, err
-	}
-	var folded Folded
-	if err = receive.Call(ctx, "Folded", &None{}, &folded); err != nil {
-		return result, err
-	}
-	want := Expect(c.Keys, warm+rounds)
-	want.Pairs += uint64(c.Trips * min(tripPairs, c.Keys))
-	if folded != want {
-		return result, fmt.Errorf("folded %+v, not %+v", folded, want)
-	}
-	return result, nil
+	_, err = s.bulk(ctx, 1) // keys are in the table from now on
+	return s, err
 }
 
-// used is the processor time that passed.
-type used struct{ send, receive, machine time.Duration }
+func (s *tcpSession) bulk(ctx context.Context, pairs int) (sent Sent, err error) {
+	rounds := max(1, (pairs+s.c.Keys-1)/s.c.Keys)
+	s.rounds += rounds
+	err = s.send.Call(ctx, "Rounds", &rounds, &sent)
+	return sent, err
+}
 
-// watch runs f and tells what it used. Both roles embed Meter.
-func watch(ctx context.Context, send, receive *Process, f func() error) (used, error) {
-	take := func() (u used, err error) {
-		if err = send.Call(ctx, "Used", &None{}, &u.send); err != nil {
-			return u, err
-		}
-		if err = receive.Call(ctx, "Used", &None{}, &u.receive); err != nil {
-			return u, err
-		}
-		u.machine, err = MachineTime()
-		return u, err
+func (s *tcpSession) alone(context.Context, int) (Sent, error) { return Sent{}, nil }
+
+func (s *tcpSession) program(context.Context, int) (float64, error) { return 0, nil }
+
+func (s *tcpSession) trip(ctx context.Context) (p50, p99 time.Duration, sent Sent, err error) {
+	var out TCPTrips
+	began := time.Now()
+	if err = s.send.Call(ctx, "Trips", &s.c.Trips, &out); err != nil {
+		return 0, 0, sent, err
 	}
-	before, err := take()
-	if err != nil {
-		return before, err
+	s.trips += s.c.Trips
+	sent = Sent{uint64(s.c.Trips * min(tripPairs, s.c.Keys)), time.Since(began)}
+	return Quantile(out.Took, 0.50), Quantile(out.Took, 0.99), sent, nil
+}
+
+func (s *tcpSession) verify(ctx context.Context) error {
+	if err := s.send.Call(ctx, "Disconnect", &None{}, &None{}); err != nil {
+		return err
 	}
-	if err := f(); err != nil {
-		return before, err
+	var folded Folded
+	if err := s.receive.Call(ctx, "Folded", &None{}, &folded); err != nil {
+		return err
 	}
-	after, err := take()
-	return used{after.send - before.send, after.receive - before.receive, after.machine - before.machine}, err
+	want := Expect(s.c.Keys, s.rounds)
+	want.Pairs += uint64(s.trips * min(tripPairs, s.c.Keys))
+	if folded != want {
+		return fmt.Errorf("the tcp path folded %+v, not %+v", folded, want)
+	}
+	return nil
 }

@@ -15,3 +15,5 @@ func processTime() (time.Duration, error) { return 0, errNoTimes }
 
 // MachineTime needs Linux.
 func MachineTime() (time.Duration, error) { return 0, errNoTimes }
+
+func interruptTime() (time.Duration, error) { return 0, errNoTimes }

@@ -186,28 +186,28 @@ func killLeftProcesses(marks []namespaceMark) (int, error) {
 			wanted[m.Inode] = m.Cookie
 		}
 	}
-	killed := 0
+	killed := map[int]bool{}
 	var failed error
-	// What is killed may just have started another.
-	for range 10 {
+	// What is killed may just have started another, and does not end at once.
+	for range 100 {
 		found := 0
 		err := eachProcess(func(pid int, inode uint64) {
 			if want, ok := wanted[inode]; !ok || cookieOf(pid) != want {
 				return
 			}
 			found++
+			killed[pid] = true
 			failed = errors.Join(failed, signalProcess(pid, inode, unix.SIGKILL))
 		})
 		if err != nil {
-			return killed, err
+			return len(killed), err
 		}
-		killed += found
 		if found == 0 || failed != nil {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	return killed, failed
+	return len(killed), failed
 }
 
 // cookieOf returns the cookie of a process's network namespace, or 0.

@@ -22,7 +22,7 @@ type Job struct {
 	Spec       shuffle.JobSpec
 	Maps       int
 	Partitions int
-	Keys       int // distinct keys that pairs are drawn from
+	Keys       int                    // distinct keys that pairs are drawn from
 	Output     [][]map[string][]int64 // by map task, then partition
 	shape      string
 }

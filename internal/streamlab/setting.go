@@ -67,7 +67,9 @@ func NewSetting(seed uint64, hosts int) Setting {
 		func() { f.Duplicate = 0.2 * rng.Float64() },
 		func() { f.Reorder, f.Hold = 0.2*rng.Float64(), time.Duration(1+rng.IntN(5))*time.Millisecond },
 		func() { f.Corrupt = 0.1 * rng.Float64() },
-		func() { f.Delay, f.Jitter = time.Duration(rng.IntN(2000))*time.Microsecond, time.Duration(rng.IntN(1000))*time.Microsecond },
+		func() {
+			f.Delay, f.Jitter = time.Duration(rng.IntN(2000))*time.Microsecond, time.Duration(rng.IntN(1000))*time.Microsecond
+		},
 	}
 	f.UDPOnly = true
 	switch which := rng.IntN(len(faults) + 3); {

@@ -164,7 +164,6 @@ func (o *Output) Stream(target shuffle.TargetID, mapTask uint32, i int) shuffle.
 type tally struct {
 	out   *Output
 	ops   []fold.Op
-	class int
 	frame int
 }
 

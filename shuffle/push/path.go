@@ -56,7 +56,6 @@ type path struct {
 type batch struct {
 	buf     []byte
 	ms      []ipv4.Message
-	parts   [1][]byte
 	entries []batched
 	packets []packet
 	singles []ipv4.Message

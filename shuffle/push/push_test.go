@@ -608,6 +608,11 @@ func TestCancel(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+		for _, p := range s.paths {
+			if p.window.flight != 0 || len(p.pushes) != 0 {
+				t.Errorf("%d frames count as in flight, %d pushes are left", p.window.flight, len(p.pushes))
+			}
+		}
 		if _, err := s.Push(t.Context(), request(r, o, 1)); !errors.Is(err, ErrClosed) {
 			t.Errorf("got %v", err)
 		}

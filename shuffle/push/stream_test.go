@@ -215,6 +215,60 @@ func TestMissing(t *testing.T) {
 	})
 }
 
+// However wide the window, frames in flight are no further apart than an answer reaches.
+func TestSpan(t *testing.T) {
+	o, _ := output(t, 30_000, 1)
+	s := bare(o, shuffle.NewMemory(shuffle.Limits{Streams: 1, Targets: 1, Outgoing: 1}), nil)
+	w := newWindow(s.push.sender.opts)
+	w.size, w.ceiling = 1e6, 1e6
+	for s.waiting() {
+		f, _ := s.pick()
+		s.took(f, 5, &w)
+	}
+	if s.nFlight != 192 {
+		t.Errorf("%d frames are in flight, want 192", s.nFlight)
+	}
+	consistent(t, s, &w)
+	// When all but the first have arrived, it is still waited for.
+	s.deliver(rangeOf(192)[1:])
+	s.harvest(6, &w, true)
+	if s.waiting() {
+		t.Error("frames are sent that answers to would not tell of the first")
+	}
+}
+
+// A frame that was sent again, and had arrived the first time, makes for patience. The
+// echoed stamp tells which of the two was answered.
+func TestSpurious(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		o, _ := output(t, 3000, 1)
+		s := bare(o, shuffle.NewMemory(shuffle.Limits{Streams: 1, Targets: 1, Outgoing: 1}), nil)
+		w := newWindow(s.push.sender.opts)
+		const ms = int64(time.Millisecond)
+		s.took(0, 1*ms, &w)
+		s.took(1, 1*ms, &w)
+		s.lose(0, &w)
+		w.lost(3*ms, 1*ms)
+		s.took(0, 5*ms, &w)
+		before := w.limit()
+		stamp := uint64(5 * ms)
+		if first {
+			stamp = uint64(ms)
+		}
+		a := wire.AckBody{Stamp: stamp, From: wire.FromUser}
+		a.Claimed[0] = 3
+		s.absorb(&a, 6*ms)
+		s.harvest(6*ms, &w, false)
+		want := uint64(0)
+		if first {
+			want = 1
+		}
+		if s.push.stats.spurious != want || (w.reo > 1) != first || (w.limit() > before) != first {
+			t.Errorf("first: %v, spurious: %d, patience x %d, window %d after %d", first, s.push.stats.spurious, w.reo, w.limit(), before)
+		}
+	}
+}
+
 func rangeOf(n int) []int {
 	l := make([]int, n)
 	for i := range l {

@@ -145,6 +145,9 @@ func TestKernelPath(t *testing.T) {
 			if all.User == 0 { // there are long keys
 				t.Error("nothing was folded in user space")
 			}
+			if n := s.Reasons[wire.BadTag]; n != 0 && c.faults.damage == 0 {
+				t.Errorf("%d frames that programs gave up were not restored", n)
+			}
 			if c.flips && s.Flips == 0 {
 				t.Error("no table was flipped")
 			}

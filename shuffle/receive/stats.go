@@ -38,9 +38,10 @@ func (r *Receiver) Stats() Stats {
 		s.Busy += h.counts[busy].Load()
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	s.Streams = r.open
-	if r.kernel != nil && !r.closed {
+	closed := r.closed
+	r.mu.Unlock()
+	if r.kernel != nil && !closed {
 		if k, err := r.kernel.Reasons(); err == nil {
 			s.Kernel = k
 		}

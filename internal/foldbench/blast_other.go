@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package foldbench
+
+import (
+	"net/netip"
+
+	"github.com/quernmr/quern/internal/netlab"
+	"github.com/quernmr/quern/shuffle/commit"
+)
+
+func blast([]*commit.Output, int, netip.AddrPort) (uint64, error) { return 0, netlab.ErrUnavailable }
