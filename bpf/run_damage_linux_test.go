@@ -17,20 +17,14 @@ import (
 
 var le = binary.LittleEndian
 
-// damageTwins are twins with a keyed stream in slot 1, a dense one in slot 2, and
-// an outgoing one in slot 3.
-func damageTwins(t testing.TB) (w *twins, keyed, dense *flow) {
-	w = newTwins(t)
-	keyed, dense = w.damageFlows()
-	return w, keyed, dense
-}
-
 var (
 	damageLayout = shuffle.TableLayout{Class: 1, Lanes: 2, Bits: 6}
 	damageVector = shuffle.TableLayout{Dense: true, Bits: 6}
 	damageShape  = wire.Keyed(1, 2, false)
 )
 
+// damageFlows clears all, and opens a keyed stream in slot 1, a dense one in slot 2, and
+// an outgoing one in slot 3.
 func (w *twins) damageFlows() (keyed, dense *flow) {
 	w.reset()
 	keyed = w.open(1, 0, damageShape, wire.PackOps(wire.OpSum, wire.OpMax), w.table(damageLayout, 0), 0)
@@ -101,10 +95,20 @@ func resize(packet []byte) {
 	}
 }
 
-// TestRunDamage breaks good packets in every way that changes one bit, or the
+// TestRunPackets gives single packets to one set of programs.
+func TestRunPackets(t *testing.T) {
+	w := newTwins(t)
+	for name, fn := range map[string]func(*testing.T, *twins){
+		"damage": damage, "cases": cases, "answers": answerModes, "forged": forged,
+	} {
+		w.sub(t, name, func(t *testing.T) { fn(t, w) })
+	}
+}
+
+// damage breaks good packets in every way that changes one bit, or the
 // length, with and without a tag and lengths that fit what came of it.
-func TestRunDamage(t *testing.T) {
-	w, keyed, dense := damageTwins(t)
+func damage(t *testing.T, w *twins) {
+	keyed, dense := w.damageFlows()
 	for name, good := range w.seeds(keyed, dense) {
 		w.sub(t, name, func(t *testing.T) {
 			for bit := range len(good) * 8 {
@@ -147,10 +151,9 @@ func TestRunDamage(t *testing.T) {
 	}
 }
 
-// TestRunCases are packets of which is said what becomes of them: the model is not
+// cases are packets of which is said what becomes of them: the model is not
 // asked alone.
-func TestRunCases(t *testing.T) {
-	w, _, _ := damageTwins(t)
+func cases(t *testing.T, w *twins) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	set := func(frame []byte, at int, b ...byte) []byte { copy(frame[at:], b); return frame }
 	sealed := func(f *flow, frame []byte) []byte { f.tags.SealData(frame); return frame }
@@ -352,10 +355,9 @@ func TestRunCases(t *testing.T) {
 	}
 }
 
-// TestRunAnswerModes asks for answers in all modes, of first frames and of doubled ones,
+// answerModes asks for answers in all modes, of first frames and of doubled ones,
 // at both ends of the bitmap.
-func TestRunAnswerModes(t *testing.T) {
-	w, _, _ := damageTwins(t)
+func answerModes(t *testing.T, w *twins) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	for _, mode := range []wire.AnswerMode{wire.AnswerTX, wire.AnswerTC, wire.AnswerUser} {
 		keyed, dense := w.damageFlows()
@@ -390,10 +392,10 @@ func TestRunAnswerModes(t *testing.T) {
 	}
 }
 
-// TestRunForged sends frames that know a stream's token, and more than that, but no key. None
+// forged sends frames that know a stream's token, and more than that, but no key. None
 // changes anything but counters. QUERN_LONG=1 sends a million.
-func TestRunForged(t *testing.T) {
-	w, keyed, dense := damageTwins(t)
+func forged(t *testing.T, w *twins) {
+	keyed, dense := w.damageFlows()
 	n := 20_000
 	if os.Getenv("QUERN_LONG") != "" {
 		n = 1_000_000

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -26,16 +27,34 @@ type links struct {
 	find    *ebpf.Program
 	apply   *ebpf.Program
 	applyAt uint32
+	before  [wire.Reasons]uint64
 }
 
-func newLinks(t *testing.T) *links {
+// TestRunLinks runs what is to be said about single links with one set of programs.
+func TestRunLinks(t *testing.T) {
 	w := newTwins(t)
+	w.reset()
+	for name, fn := range map[string]func(*testing.T, *links){
+		"flip between links": flipBetweenLinks,
+		"lost claim":         lostClaim,
+		"passed up halfway":  passedUpHalfway,
+		"torn":               tornFrame,
+		"missing":            linksMissing,
+		"key lengths":        keyLengths,
+		"claim race":         claimRace,
+	} {
+		w.sub(t, name, func(t *testing.T) { fn(t, newLinks(w)) })
+	}
+}
+
+func newLinks(w *twins) *links {
 	w.reset()
 	l := &links{w: w, tables: [2]*twinTable{w.table(damageLayout, 0), w.table(damageLayout, 1)}}
 	l.flow = w.open(1, 0, damageShape, wire.PackOps(wire.OpSum, wire.OpMax), l.tables[0], 0)
 	id, set := w.rig.set(damageLayout)
 	names := setNames(damageLayout)
 	l.find, l.apply, l.applyAt = set.programs[names[0]], set.programs[names[1]], uint32(4+4*id+1)
+	l.before = l.reasons()
 	return l
 }
 
@@ -52,10 +71,14 @@ func (l *links) halfway(frame []byte) []byte {
 	return bytes.Clone(out)
 }
 
+// reasons returns how often programs ended for each reason since newLinks.
 func (l *links) reasons() [wire.Reasons]uint64 {
 	l.w.rig.t.Helper()
 	r, err := l.w.rig.Reasons()
 	l.w.rig.check(err)
+	for i := range r {
+		r[i] -= l.before[i]
+	}
 	return r
 }
 
@@ -72,8 +95,7 @@ func (l *links) values(i int) map[string]string {
 
 // A frame between two links goes on into the table that it began with, though its cell names
 // another by then.
-func TestRunFlipBetweenLinks(t *testing.T) {
-	l := newLinks(t)
+func flipBetweenLinks(t *testing.T, l *links) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for seq := range uint32(20) {
 		l.flow.keys = 1000 * int(seq%2) // each table has keys of its own
@@ -98,8 +120,7 @@ func TestRunFlipBetweenLinks(t *testing.T) {
 
 // A frame that user space claims while it is between two links is counted by user
 // space alone, and leaves no result behind.
-func TestRunLostClaim(t *testing.T) {
-	l := newLinks(t)
+func lostClaim(t *testing.T, l *links) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for seq := range uint32(4) {
 		ack := seq%2 == 1
@@ -128,8 +149,7 @@ func TestRunLostClaim(t *testing.T) {
 
 // A frame that is passed up between two links is whole: user space makes its hashes anew,
 // and finds the tag right.
-func TestRunPassedUpHalfway(t *testing.T) {
-	l := newLinks(t)
+func passedUpHalfway(t *testing.T, l *links) {
 	rng := rand.New(rand.NewPCG(1, 3))
 	frame := l.flow.frame(rng, 3, 20, 60, 0, false)
 	packet := l.halfway(frame)
@@ -154,8 +174,7 @@ func TestRunPassedUpHalfway(t *testing.T) {
 }
 
 // What can't be applied once it is claimed marks the cell: its target is to begin anew.
-func TestRunTorn(t *testing.T) {
-	l := newLinks(t)
+func tornFrame(t *testing.T, l *links) {
 	rng := rand.New(rand.NewPCG(1, 4))
 	packet := l.halfway(l.flow.frame(rng, 3, 20, 60, 0, true))
 	// Nobody but pass one writes slot numbers; this one is beyond the table.
@@ -171,8 +190,7 @@ func TestRunTorn(t *testing.T) {
 }
 
 // A table that a cell names, and that is not there, or whose set has no programs for this shape, lets frames go up.
-func TestRunLinksMissing(t *testing.T) {
-	l := newLinks(t)
+func linksMissing(t *testing.T, l *links) {
 	rng := rand.New(rand.NewPCG(1, 5))
 	for name, id := range map[string]shuffle.TableID{
 		"no such table":        60,
@@ -201,8 +219,7 @@ func TestRunLinksMissing(t *testing.T) {
 }
 
 // A key's length that does not belong to the class takes no slot, whatever the tag says.
-func TestRunKeyLengths(t *testing.T) {
-	l := newLinks(t)
+func keyLengths(t *testing.T, l *links) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	for length := range uint32(128) {
 		frame := l.flow.frame(rng, length, 1, 5, 0, false)
@@ -237,8 +254,7 @@ func TestRunKeyLengths(t *testing.T) {
 
 // Programs and user space claim the same frames at the same time: each frame is
 // claimed by one of them. Pass two runs on two CPUs here, which share no table.
-func TestRunClaimRace(t *testing.T) {
-	l := newLinks(t)
+func claimRace(t *testing.T, l *links) {
 	w := l.w
 	cpus := min(2, w.rig.cpus)
 	for cpu := range cpus {
@@ -253,6 +269,7 @@ func TestRunClaimRace(t *testing.T) {
 	stream := &w.rig.memory.Streams[1]
 	folded := make([]int, cpus)
 	user := 0
+	var at atomic.Uint32
 	var wg sync.WaitGroup
 	for cpu := range cpus {
 		wg.Go(func() {
@@ -263,7 +280,8 @@ func TestRunClaimRace(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			for _, packet := range packets {
+			for i, packet := range packets {
+				at.Store(uint32(i))
 				if _, err := w.rig.programs["quern_dispatch"].Run(&ebpf.RunOptions{Data: packet}); err != nil {
 					t.Error(err)
 					return
@@ -272,12 +290,11 @@ func TestRunClaimRace(t *testing.T) {
 		})
 	}
 	wg.Go(func() {
-		for seq := range uint32(frames) {
-			if stream.ClaimUser(frames - 1 - seq) {
+		// Always a little ahead of the programs.
+		for seq := uint32(0); seq < frames-8; runtime.Gosched() {
+			seq = at.Load()
+			if stream.ClaimUser(seq + 1 + uint32(user%7)) {
 				user++
-			}
-			if seq%16 == 0 {
-				runtime.Gosched()
 			}
 		}
 	})

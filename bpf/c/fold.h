@@ -213,7 +213,7 @@ static __always_inline int apply_lane(void *p, void *end, void *table, __u32 cou
 			if (lane == 0)
 				AT32(slot, 4) |= SLOT_APPLIED;
 			if (((old ^ sum) & (v ^ sum)) < 0) {
-				carry = v >> 63 | 1; /* with the sign of v */
+				carry = v < 0 ? -1 : 1;
 				if (lane == 0)
 					AT32(slot, 4) += carry * SLOT_CARRY;
 				else

@@ -376,3 +376,22 @@ func TestTurn(t *testing.T) {
 		}
 	}
 }
+
+// TestCost keeps the programs cheap to verify on every kernel.
+func TestCost(t *testing.T) {
+	const budget = 10_000
+	w := loaded(t)
+	for _, p := range []*ebpf.Program{w.objects.FromHost, w.objects.ToHost} {
+		info, err := p.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Skip("this kernel does not tell (5.16 and up do)")
+		}
+		if n > budget {
+			t.Errorf("%s: %d verified instructions, at most %d are wanted", info.Name, n, budget)
+		}
+	}
+}

@@ -112,7 +112,7 @@ func checkEnvironment(environ []string) error {
 	}
 	for _, e := range environ {
 		name, _, _ := strings.Cut(e, "=")
-		if strings.HasPrefix(name, envPrefix) && !known[name] && !ofCluster.MatchString(name) {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && !ofCluster.MatchString(name) && !strings.HasPrefix(name, labPrefix) {
 			unknown = append(unknown, name)
 		}
 	}

@@ -55,7 +55,7 @@ within a memory budget, and gives the same result every time.
 	for _, d := range jobs.All() {
 		root.AddCommand(a.jobCommand(d, a.runJob))
 	}
-	root.AddCommand(a.runCommand(), a.explainCommand(), a.benchCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.explainCommand(), a.benchCommand(), a.labCommand(), a.doctorCommand(), a.versionCommand())
 	root.AddCommand(
 		&cobra.Command{Use: "configuration", Short: "where options come from", Long: configurationHelp},
 		&cobra.Command{Use: "exit-codes", Short: "what the exit code says", Long: exitCodesHelp},

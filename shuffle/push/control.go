@@ -166,7 +166,7 @@ func (u *push) openAgain(ctx context.Context, s *stream) func() error {
 			return fmt.Errorf("%s has another grant: %w", s.id, shuffle.ErrReset)
 		}
 		m := claims(g.Claimed, s.n)
-		s.deliver(m.list())
+		s.learn(m.list())
 		return nil
 	}
 }

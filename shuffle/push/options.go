@@ -39,9 +39,9 @@ type Options struct {
 	// Ahead is how many segments of a push are open at once; opening one takes
 	// as long as sending several. 0: 12.
 	Ahead int
-	// Stall is how long a stream may go without progress until the push fails. After
-	// a quarter of it the stream is opened again, after half it goes over the control
-	// connection. 0: 10 s.
+	// Stall is how long a stream may go without progress. After a quarter of it the
+	// stream is opened again, after half it goes over the control connection, and
+	// if nothing comes of that for as long as Stall, the push fails. 0: 10 s.
 	Stall time.Duration
 	// Retry is how long a failing call of the control plane is repeated: a
 	// receiver's process may be restarting. 0: 15 s.

@@ -180,6 +180,7 @@ func (p *path) accept() bool {
 		}
 		for _, s := range u.streams {
 			p.leaveAll(s)
+			s.moved = now() // this way has its own time
 		}
 	}
 	clear(p.divert)

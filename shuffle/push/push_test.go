@@ -299,7 +299,7 @@ func TestPushOfVector(t *testing.T) {
 func TestPushToTheDeaf(t *testing.T) {
 	r := newReceiver(t, false, 1)
 	r.deaf = true
-	s := sender(t, Options{Stall: 400 * time.Millisecond})
+	s := sender(t, Options{Stall: 1200 * time.Millisecond})
 	o, want := output(t, 10_000, 1)
 	rep, err := s.Push(ctxFor(t), request(r, o, 1))
 	t.Logf("%+v", rep)
@@ -320,9 +320,10 @@ func TestPushToTheDeaf(t *testing.T) {
 func TestPushWithoutAnswers(t *testing.T) {
 	r := newReceiver(t, false, 1)
 	r.acks.Lose = 1
-	s := sender(t, Options{Stall: 400 * time.Millisecond})
-	o, want := output(t, 10_000, 1)
-	if rep, err := s.Push(ctxFor(t), request(r, o, 1)); err != nil {
+	s := sender(t, Options{Stall: 1200 * time.Millisecond})
+	o, want := output(t, 60_000, 1)
+	rep, err := s.Push(ctxFor(t), request(r, o, 1))
+	if err != nil || rep.Delivered == 0 || rep.Time > 5*time.Second {
 		t.Errorf("%+v, %v", rep, err)
 	}
 	r.check(t, want)
@@ -543,7 +544,7 @@ func TestForgedAnswers(t *testing.T) {
 		s.absorb(good()[:n])
 	}
 	s.absorb(append(good(), 0))
-	if *st.out != untouched || s.stray.Load() == 0 {
+	if *st.out != untouched || s.Strays() == 0 {
 		t.Error("a short or long answer was taken")
 	}
 	s.absorb(good())
@@ -567,13 +568,14 @@ func TestWindowIsKept(t *testing.T) {
 		r.end.Window = tc.window
 		s := sender(t, Options{})
 		o, _ := output(t, 20_000, 1)
-		ctx, cancel := context.WithTimeout(ctxFor(t), 15*time.Millisecond) // before the first probe
+		ctx, cancel := context.WithTimeout(ctxFor(t), 300*time.Millisecond)
 		_, err := s.Push(ctx, request(r, o, 1))
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		if n := int(r.packets.Load()); n > tc.want+1 || n == 0 {
+		// Probes and what is sent again are the same frames.
+		if n := int(r.packets.Load() - r.duplicates.Load()); n > tc.want || n < min(tc.want, 16) {
 			t.Errorf("window %d, share %d: %d frames were sent without an answer, want %d", tc.window, tc.share, n, tc.want)
 		}
 	}
@@ -635,4 +637,32 @@ func TestNotYetComplete(t *testing.T) {
 	if _, err := s.Push(ctxFor(t), request(r, o, 2)); !errors.Is(err, ErrStalled) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// Whatever comes to a sender's sockets, only answers with the right tag change anything.
+func FuzzAbsorb(f *testing.F) {
+	tags := wire.NewTags(job.Secret)
+	a := wire.AckBody{Nonce: 5, Stamp: 1, Base: 2, From: wire.FromKernel, Share: 9}
+	a.Claimed[1] = 0xf0f
+	good := wire.PutAck(make([]byte, wire.AckFrame), wire.Head{Magic: wire.Magic, Version: wire.Version, Token: 99, Back: 1}, a, tags)
+	f.Add(good)
+	f.Add(good[:70])
+	f.Add([]byte{})
+	s, err := New(Options{Memory: shuffle.NewMemory(shuffle.Limits{Streams: 1, Targets: 1, Outgoing: 2})})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = s.Close() })
+	st := &stream{grant: shuffle.Grant{Token: 99}, tags: tags, out: &s.mem.Outgoing[1], slot: 1, push: &push{path: &path{signal: make(chan struct{}, 1)}}}
+	s.owners[1].Store(st)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		*st.out = wire.Outgoing{Token: 99}
+		s.absorb(b)
+		if *st.out == (wire.Outgoing{Token: 99}) {
+			return
+		}
+		if h, a, err := wire.ParseAck(b); err != nil || h.Token != 99 || !tags.Open(b, a.Nonce) {
+			t.Errorf("%x was taken", b)
+		}
+	})
 }

@@ -93,6 +93,10 @@ func (s *Sender) Close() error {
 	return nil
 }
 
+// Strays returns how many packets came to the sender's sockets that were no answer to an
+// open stream with the right tag. They changed nothing.
+func (s *Sender) Strays() uint64 { return s.stray.Load() }
+
 // begin counts a push in.
 func (s *Sender) begin() error {
 	s.mu.Lock()

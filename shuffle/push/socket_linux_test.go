@@ -91,7 +91,7 @@ func TestSystemRefuses(t *testing.T) {
 		"no route": {
 			func(int, *ipv4.Message, int) error { return unix.EHOSTUNREACH },
 			func(t *testing.T, rep Report, _ *path, _ uint64) {
-				if rep.Delivered != uint64(rep.Frames) || rep.Bursts > 30 {
+				if rep.Delivered != uint64(rep.Frames) || rep.Bursts > 60 {
 					t.Errorf("%+v", rep)
 				}
 			},
@@ -99,7 +99,7 @@ func TestSystemRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(t, false, 1)
-			s := sender(t, Options{Stall: 800 * time.Millisecond})
+			s := sender(t, Options{Stall: 1200 * time.Millisecond})
 			var mu sync.Mutex
 			calls := 0
 			s.wrap = func(b batchConn) batchConn {
@@ -152,7 +152,7 @@ func TestStallTellsTheCause(t *testing.T) {
 func TestBlockedWayIsRemembered(t *testing.T) {
 	r := newReceiver(t, false, 1)
 	r.deaf = true
-	s := sender(t, Options{Stall: 400 * time.Millisecond})
+	s := sender(t, Options{Stall: 1200 * time.Millisecond})
 	o, want := output(t, 3000, 1)
 	if _, err := s.Push(ctxFor(t), request(r, o, 1)); err != nil {
 		t.Fatal(err)

@@ -70,6 +70,8 @@ type stream struct {
 	slot  uint32
 	out   *wire.Outgoing
 
+	carried atomic.Uint32 // deliveries over the control connection
+
 	// ---
 	known   bitmap // arrived, as far as is known
 	flight  bitmap // sent and waited for
@@ -87,13 +89,14 @@ type stream struct {
 	stamp   uint64 // newest stamp seen
 	count   uint64 // Outgoing.Count when last looked
 	answers uint32
-	again   int64 // when frames in flight are to be judged again; 0: when something comes
-	moved   int64 // when it last made progress, or began
-	spoke   int64 // when a frame was last sent, or an answer came
-	tries   int   // probes without an answer
-	warned  int   // how much was done about its lack of progress
-	rounds  int   // times the receiver said that frames are missing although all seemed to have arrived
-	asked   int64 // when it first said that none is missing, and that it is not done
+	again   int64  // when frames in flight are to be judged again; 0: when something comes
+	taken   uint32 // carried when last looked
+	moved   int64  // when it last made progress, or began
+	spoke   int64  // when a frame was last sent, or an answer came
+	tries   int    // probes without an answer
+	warned  int    // how much was done about its lack of progress
+	rounds  int    // times the receiver said that frames are missing although all seemed to have arrived
+	asked   int64  // when it first said that none is missing, and that it is not done
 }
 
 func newStream(p *push, index int, spec shuffle.StreamSpec, grant shuffle.Grant, slot uint32) *stream {
@@ -164,6 +167,13 @@ func (s *stream) absorb(a *wire.AckBody, arrived int64) {
 
 // deliver notes frames that arrived over the control connection.
 func (s *stream) deliver(frames []int) {
+	s.carried.Add(1)
+	s.learn(frames)
+}
+
+// learn notes frames that the receiver says to have. That alone is no progress: if
+// answers do not get through, the control connection has to do.
+func (s *stream) learn(frames []int) {
 	fresh := uint64(0)
 	for _, f := range frames {
 		bit := uint64(1) << (f & 63)
@@ -220,7 +230,9 @@ func (s *stream) harvest(at int64, w *window, full bool) (answered bool) {
 	s.nFlight -= landed
 	w.flight -= landed
 	w.acked(landed)
-	s.moved, s.warned = at, 0
+	if carried := s.carried.Load(); answered || carried != s.taken {
+		s.moved, s.warned, s.taken = at, 0, carried
+	}
 	for s.base < s.n && s.known.has(s.base) {
 		s.base++
 	}

@@ -6,8 +6,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/fold"
@@ -18,12 +18,12 @@ import (
 // fakeKernel is the model of a kernel, which outlives receivers.
 type fakeKernel struct {
 	*model.Host
-	mu       sync.Mutex
-	port     int
-	cpus     int
-	resumed  bool
-	list     []*shuffle.Table
-	quiesces atomic.Int64
+	mu      sync.Mutex
+	port    int
+	cpus    int
+	resumed bool
+	list    []*shuffle.Table
+	slow    time.Duration // of Quiesce
 }
 
 func newFakeKernel(t testing.TB, cpus int, before func(stream, seq uint32)) *fakeKernel {
@@ -59,7 +59,7 @@ func (k *fakeKernel) Tables() []*shuffle.Table { return append([]*shuffle.Table(
 func (k *fakeKernel) Resumed() bool            { return k.resumed }
 
 func (k *fakeKernel) Quiesce() error {
-	k.quiesces.Add(1)
+	time.Sleep(k.slow)
 	return k.Host.Quiesce()
 }
 

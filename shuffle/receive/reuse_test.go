@@ -20,11 +20,10 @@ import (
 // claiming, and whose tables can be made to look full.
 type halfway struct {
 	*fakeKernel
-	hold    atomic.Bool
-	inside  chan bool // a program is held
-	goOn    chan bool
-	looks   atomic.Bool // tables look full
-	quiesce chan bool   // a wait has begun
+	hold   atomic.Bool
+	inside chan bool // a program is held
+	goOn   chan bool
+	looks  atomic.Bool // tables look full
 }
 
 func newHalfway(t *testing.T) *halfway {
@@ -47,7 +46,8 @@ func (h *halfway) usage(tab *shuffle.Table) (used, pairs uint64) {
 }
 
 func (h *halfway) stage(t *testing.T) *stage {
-	o := h.options(Options{Readers: 1})
+	// No room for a spare table: making one would wait for the held program.
+	o := h.options(Options{Readers: 1, TableMemory: 80 << 10})
 	o.usage = h.usage
 	s := newStage(t, o, fold.Sum)
 	s.reset(2)
@@ -199,6 +199,7 @@ func TestOpenMeetsReset(t *testing.T) {
 			var links func() link
 			if kernel {
 				k := newFakeKernel(t, 2, nil)
+				k.slow = 2 * time.Millisecond
 				o, links = k.options(o), k.links(t)
 			}
 			s := newStage(t, o, fold.Sum)

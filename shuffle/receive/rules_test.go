@@ -156,7 +156,7 @@ func TestBadFrames(t *testing.T) {
 	for _, b := range bad {
 		s.link.send(b.frame)
 		counts[b.reason]++
-		if b.frame == nil || len(b.frame) == 0 {
+		if len(b.frame) == 0 {
 			counts[b.reason]-- // an empty packet holds no frame
 		}
 		for reason, n := range counts {

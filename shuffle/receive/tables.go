@@ -96,27 +96,41 @@ func (x *tables) prepare(t *target) {
 		return
 	}
 	t.tables = make(tablesOf, x.r.mem.CPUs)
-	classes, cost := []int{}, int64(0)
+	wants := map[shuffle.TableLayout][]int{} // classes
+	cost := int64(0)
 	for class := range wire.Classes {
-		if l, _ := x.layout(t, &t.tables[0], class); t.keys[class] > 0 || t.dense > 0 && class == 0 {
-			classes = append(classes, class)
-			cost += int64(l.Size()) * int64(x.r.mem.CPUs)
+		if t.keys[class] > 0 || t.dense > 0 && class == 0 {
+			l, _ := x.layout(t, &t.tables[0], class)
+			wants[l] = append(wants[l], class)
+			cost += int64(l.Size()) * int64(x.missingOf(l))
 		}
 	}
 	// A quarter is left for flips.
-	if x.bytes+cost > x.r.opts.TableMemory/4*3 {
-		return
-	}
-	for _, class := range classes {
-		l, _ := x.layout(t, &t.tables[0], class)
-		if n := x.r.mem.CPUs - len(x.free[l]); n > 0 {
-			x.make(l, n)
+	if over := x.bytes + cost - x.r.opts.TableMemory/4*3; cost > 0 && over > 0 {
+		for l := range x.free {
+			if wants[l] == nil {
+				x.shed(l, over)
+			}
 		}
-		for cpu := range t.tables {
-			x.give(t, &x.r.cells(t.slot)[cpu], &t.tables[cpu], class)
+		if x.bytes+cost > x.r.opts.TableMemory/4*3 {
+			return
+		}
+	}
+	for l, classes := range wants {
+		if n := x.missingOf(l); n > 0 && !x.make(l, n) {
+			continue
+		}
+		for _, class := range classes {
+			for cpu := range t.tables {
+				x.give(t, &x.r.cells(t.slot)[cpu], &t.tables[cpu], class)
+			}
 		}
 	}
 }
+
+// missingOf returns how many tables of a layout are to be made for a target to
+// have one on every CPU.
+func (x *tables) missingOf(l shuffle.TableLayout) int { return max(0, x.r.mem.CPUs-len(x.free[l])) }
 
 // flip is a table that is to be sealed.
 type flip struct {
@@ -349,8 +363,8 @@ func (x *tables) one(l shuffle.TableLayout) *shuffle.Table {
 		return nil
 	}
 	size := int64(l.Size())
-	if x.bytes+size > x.r.opts.TableMemory {
-		x.shed(x.bytes + size - x.r.opts.TableMemory)
+	for other := range x.free {
+		x.shed(other, x.bytes+size-x.r.opts.TableMemory)
 	}
 	if x.bytes+size > x.r.opts.TableMemory {
 		return nil
@@ -381,22 +395,21 @@ func (x *tables) make(l shuffle.TableLayout, n int) bool {
 	return len(list) > 0
 }
 
-// shed frees tables that nobody uses, until n bytes are free.
-func (x *tables) shed(n int64) {
-	for l, list := range x.free {
-		for len(list) > 0 && n > 0 {
-			tab := list[len(list)-1]
-			list = list[:len(list)-1]
-			if err := x.r.kernel.FreeTable(tab); err != nil {
-				x.r.opts.Log.Warn("a table can't be freed", "table", l.String(), "err", err)
-				continue
-			}
-			x.bytes -= int64(l.Size())
-			n -= int64(l.Size())
+// shed frees tables of a layout that nobody uses, until n bytes are free.
+func (x *tables) shed(l shuffle.TableLayout, n int64) {
+	list := x.free[l]
+	for len(list) > 0 && n > 0 {
+		tab := list[len(list)-1]
+		list = list[:len(list)-1]
+		if err := x.r.kernel.FreeTable(tab); err != nil {
+			x.r.opts.Log.Warn("a table can't be freed", "table", l.String(), "err", err)
+			continue
 		}
-		if x.free[l] = list; len(list) == 0 {
-			delete(x.free, l)
-		}
+		x.bytes -= int64(l.Size())
+		n -= int64(l.Size())
+	}
+	if x.free[l] = list; len(list) == 0 {
+		delete(x.free, l)
 	}
 }
 

@@ -137,7 +137,7 @@ func (t *target) soil() {
 // join returns when no user-space folder works on a frame that it has claimed.
 func (t *target) join() {
 	t.mu.Lock()
-	t.mu.Unlock() //nolint:staticcheck // taking it is all
+	defer t.mu.Unlock()
 }
 
 func (t *target) failed() error {
