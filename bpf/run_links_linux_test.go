@@ -291,8 +291,7 @@ func claimRace(t *testing.T, l *links) {
 	}
 	wg.Go(func() {
 		// Always a little ahead of the programs.
-		for seq := uint32(0); seq < frames-8; runtime.Gosched() {
-			seq = at.Load()
+		for seq := uint32(0); seq+8 < frames; seq = at.Load() {
 			if stream.ClaimUser(seq + 1 + uint32(user%7)) {
 				user++
 			}

@@ -120,6 +120,9 @@ func (a *app) foldCommand(cmd *cobra.Command, f *foldFlags, measure func(context
 			return err
 		}
 		if f.json {
+			if err := report.WriteRatios(o.Log); err != nil {
+				return err
+			}
 			return writeJSON(cmd.OutOrStdout(), report)
 		}
 		return report.WriteTable(cmd.OutOrStdout())

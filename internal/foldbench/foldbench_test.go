@@ -275,48 +275,127 @@ func TestReport(t *testing.T) {
 	if err := r.WriteTable(&b); err != nil || !strings.Contains(b.String(), "2.0") || strings.Count(b.String(), "\n") != 2 {
 		t.Errorf("%v\n%s", err, b.String())
 	}
+	r.Results = append(r.Results, Result{Path: "kernel", Keys: 1000, Condition: Idle, CPUNsPerPair: 16}, Result{Path: "kernel", Keys: 1000, Condition: Busy})
+	b.Reset()
+	if err := r.WriteRatios(&b); err != nil || strings.Count(b.String(), "2.50 x") != 1 || strings.Count(b.String(), "\n") != 3 {
+		t.Errorf("%v\n%s", err, b.String())
+	}
 }
 
 // TestTCP runs the baseline between two processes of this machine.
 func TestTCP(t *testing.T) {
 	linux(t)
 	for _, c := range []Config{
-		{Keys: 1, Pairs: 100, Order: HashOrder, Trips: 3},
-		{Keys: 10_000, Pairs: 100_001, Order: RandomOrder, Trips: 10},
-		{Keys: 3000, Pairs: 0, Order: HashOrder, Busy: true},
+		{Keys: 1, Order: HashOrder, Trips: 3},
+		{Keys: 10_000, Order: RandomOrder, Trips: 10},
 	} {
-		r, err := TCP(t.Context(), here(t), here(t), c)
+		s, err := openTCP(t.Context(), here(t), here(t), c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Keys != c.Keys || r.PairsPerSecond <= 0 || (r.RTTp50Us > 0) != (c.Trips > 0) || (r.Condition == Busy) != c.Busy {
-			t.Errorf("%+v of %+v", r, c)
+		if sent, err := s.bulk(t.Context(), 100_001); err != nil || sent.Pairs < 100_001 || sent.Took <= 0 {
+			t.Errorf("%+v, %v", sent, err)
+		}
+		if p50, p99, _, err := s.trip(t.Context()); err != nil || p50 <= 0 || p99 < p50 {
+			t.Errorf("%v, %v, %v", p50, p99, err)
+		}
+		if err := s.verify(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := s.close(); err != nil {
+			t.Error(err)
 		}
 	}
 }
 
-// TestTCPInLab runs it between two hosts.
-func TestTCPInLab(t *testing.T) {
+// TestSocket runs our own protocol without programs between two processes of this machine.
+func TestSocket(t *testing.T) {
+	linux(t)
+	s, err := openStreams(t.Context(), here(t), here(t), "", Config{Keys: 10_000, Trips: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sent, err := s.bulk(t.Context(), 100_001); err != nil || sent.Pairs != 110_000 || sent.Took <= 0 {
+		t.Errorf("%+v, %v", sent, err)
+	}
+	if p50, p99, sent, err := s.trip(t.Context()); err != nil || p50 <= 0 || p99 < p50 || sent.Pairs != uint64(10*framePairs) {
+		t.Errorf("%v, %v, %+v, %v", p50, p99, sent, err)
+	}
+	// A round more than was pushed must be noticed.
+	s.(*streamSession).rounds++
+	if err := s.verify(t.Context()); err == nil || !strings.Contains(err.Error(), "not {Pairs:130000") {
+		t.Errorf("sums that are missing: %v", err)
+	}
+	if err := s.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func lab(t *testing.T) {
+	t.Helper()
 	if err := netlab.Available(); err != nil {
 		t.Skip(err)
 	}
-	lab, err := netlab.New(netlab.Options{Hosts: 2})
+}
+
+// TestFold runs all paths between two hosts: all figures are there.
+func TestFold(t *testing.T) {
+	lab(t)
+	o := Options{
+		Keys: []int{1000, 20_000}, Conditions: []string{Idle, Busy}, Paths: Paths, Runs: 1, Pairs: 40_000, Trips: 20,
+		Place: here(t), Quick: true,
+	}
+	r, err := Fold(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if err := lab.Close(); err != nil {
-			t.Error(err)
+	if len(r.Results) != 2*2*4 {
+		t.Errorf("%d results", len(r.Results))
+	}
+	for i, x := range r.Results {
+		if x.Keys != o.Keys[i/8] || x.Condition != o.Conditions[i/4%2] || x.Path != []string{"kernel", "socket", "tcp", "tcp"}[i%4] {
+			t.Errorf("result %d is %+v", i, x)
 		}
-	}()
-	from, to := here(t), here(t)
-	from.Host, to.Host = lab.Host(1), lab.Host(2)
-	r, err := TCP(t.Context(), from, to, Config{Keys: 1000, Pairs: 300_000, Order: HashOrder, Trips: 20})
+		if x.PairsPerSecond <= 0 || x.RTTp50Us <= 0 || x.RTTp99Us < x.RTTp50Us || (x.ProgramNsPerPair > 0) != (x.Path == "kernel") ||
+			x.Condition == Busy && x.CPUNsPerPair <= 0 {
+			t.Errorf("%+v", x)
+		}
+	}
+}
+
+func TestContention(t *testing.T) {
+	lab(t)
+	r, err := Contention(t.Context(), Options{
+		Keys: []int{1000}, Conditions: []string{Busy}, Paths: Paths, Runs: 1, Trips: 20, Place: here(t), Quick: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.PairsPerSecond <= 0 || r.RTTp99Us <= 0 {
-		t.Errorf("%+v", r)
+	if len(r.Results) != 4 {
+		t.Errorf("%d results", len(r.Results))
+	}
+	for _, x := range r.Results {
+		if x.RTTp50Us <= 0 || x.RTTp99Us < x.RTTp50Us || x.Condition != Busy {
+			t.Errorf("%+v", x)
+		}
+	}
+}
+
+func TestMedians(t *testing.T) {
+	m := medians([]Result{{Path: "kernel", Keys: 7, CPUNsPerPair: 9, RTTp50Us: 1}, {CPUNsPerPair: 1, RTTp50Us: 3}, {CPUNsPerPair: 4, RTTp50Us: 2}})
+	if want := (Result{Path: "kernel", Keys: 7, CPUNsPerPair: 4, RTTp50Us: 2}); m != want {
+		t.Errorf("got %+v", m)
+	}
+	if m := medians([]Result{{PairsPerSecond: 1}, {PairsPerSecond: 4}}); m.PairsPerSecond != 2.5 {
+		t.Errorf("of two: %v", m.PairsPerSecond)
+	}
+}
+
+func TestPartitions(t *testing.T) {
+	for keys, want := range map[int]int{1: 1, 1_000_000: 1, 1_000_001: 2, 10_000_000: 10} {
+		if got := Partitions(keys); got != want {
+			t.Errorf("%d keys: %d partitions, want %d", keys, got, want)
+		}
 	}
 }
 

@@ -12,14 +12,20 @@ import (
 
 // Result is what one path did under one condition.
 type Result struct {
-	Path             string  `json:"path"`            // kernel, socket, tcp
-	Order            string  `json:"order,omitempty"` // of the pairs; "" for paths that have but one
-	Keys             int     `json:"keys"`
-	Condition        string  `json:"condition"` // idle, busy
-	PairsPerSecond   float64 `json:"pairs_per_second"`
-	CPUNsPerPair     float64 `json:"cpu_ns_per_pair"`         // of the whole machine
-	SendCPUNsPerPair float64 `json:"send_cpu_ns_per_pair"`    // of the sending process
-	RecvCPUNsPerPair float64 `json:"receive_cpu_ns_per_pair"` // of the receiving process
+	Path           string  `json:"path"`            // kernel, socket, tcp
+	Order          string  `json:"order,omitempty"` // of the pairs; "" for paths that have but one
+	Keys           int     `json:"keys"`
+	Condition      string  `json:"condition"` // idle, busy
+	PairsPerSecond float64 `json:"pairs_per_second"`
+	// CPUNsPerPair is of the whole machine when it is idle, else of both processes and
+	// of the kernel's threads for interrupts.
+	CPUNsPerPair float64 `json:"cpu_ns_per_pair"`
+	// SendCPUNsPerPair of the kernel path is that of sending to a receiver that knows
+	// nothing of the frames and drops them at its interface; of the others, all but RecvCPUNsPerPair.
+	SendCPUNsPerPair float64 `json:"send_cpu_ns_per_pair"`
+	// RecvCPUNsPerPair of the kernel path is the rest; of the others, what the
+	// receiving process used.
+	RecvCPUNsPerPair float64 `json:"receive_cpu_ns_per_pair"`
 	// ProgramNsPerPair is what the program that folds takes by the kernel's own clock, all
 	// that is not fold included (checks, tag, acknowledgements). 0: there is none.
 	ProgramNsPerPair float64 `json:"program_ns_per_pair,omitempty"`
@@ -49,17 +55,58 @@ func Quantile(d []time.Duration, q float64) time.Duration {
 	return d[min(max(i, 0), len(d)-1)]
 }
 
-// WriteTable writes the results as a table.
+// WriteTable writes the results as a table, and what follows from them.
 func (r *Report) WriteTable(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "path\torder\tkeys\tcondition\tMpairs/s\tns/pair\tsend\treceive\trtt p50 us\tp99 us\t")
+	fmt.Fprintln(w, "path\torder\tkeys\tcondition\tMpairs/s\tns/pair\tsend\treceive\tprogram\trtt p50 us\tp99 us\t")
 	for _, x := range r.Results {
 		order := x.Order
 		if order == "" {
 			order = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", x.Path, order, x.Keys, x.Condition,
-			x.PairsPerSecond/1e6, x.CPUNsPerPair, x.SendCPUNsPerPair, x.RecvCPUNsPerPair, x.RTTp50Us, x.RTTp99Us)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", x.Path, order, x.Keys, x.Condition,
+			x.PairsPerSecond/1e6, x.CPUNsPerPair, x.SendCPUNsPerPair, x.RecvCPUNsPerPair, x.ProgramNsPerPair, x.RTTp50Us, x.RTTp99Us)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return r.WriteRatios(out)
+}
+
+// WriteRatios writes how the kernel path compares with the others of the same
+// run: how many times as much they take.
+func (r *Report) WriteRatios(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "against kernel\torder\tkeys\tcondition\tns/pair\tpairs/s\trtt p50\tp99\t")
+	times := func(other, kernel float64) string {
+		if other <= 0 || kernel <= 0 {
+			return "-"
+		}
+		return fmt.Sprintf("%.2f x", other/kernel)
+	}
+	n := 0
+	for _, k := range r.Results {
+		if k.Path != "kernel" {
+			continue
+		}
+		for _, x := range r.Results {
+			if x.Path == "kernel" || x.Keys != k.Keys || x.Condition != k.Condition {
+				continue
+			}
+			order := x.Order
+			if order == "" {
+				order = "-"
+			}
+			n++
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", x.Path, order, x.Keys, x.Condition, times(x.CPUNsPerPair, k.CPUNsPerPair),
+				times(x.PairsPerSecond, k.PairsPerSecond), times(x.RTTp50Us, k.RTTp50Us), times(x.RTTp99Us, k.RTTp99Us))
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if _, err := fmt.Fprintln(out); err != nil {
+		return err
 	}
 	return w.Flush()
 }

@@ -21,11 +21,11 @@ import (
 // roles make the objects whose methods a role's process offers, in net/rpc's
 // sense. One that is an io.Closer is closed at the end.
 var roles = map[string]func() any{
-	"tcp-receive": func() any { return &TCPReceiver{} },
-	"tcp-send":    func() any { return &TCPSender{} },
+	"tcp-receive":    func() any { return &TCPReceiver{} },
+	"tcp-send":       func() any { return &TCPSender{} },
 	"stream-receive": func() any { return &StreamReceiver{} },
 	"stream-send":    func() any { return &StreamSender{} },
-	"spin":        func() any { return newSpinner() },
+	"spin":           func() any { return newSpinner() },
 }
 
 // roleService is the name that a role's methods are registered under.

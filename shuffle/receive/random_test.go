@@ -6,19 +6,18 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"testing"
 
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/fold"
 )
 
-// TestRandomJobs folds random jobs in random surroundings. QUERN_RECEIVE_SEEDS
-// sets how many; a seed that fails is run alone by its name.
+// TestRandomJobs folds random jobs in random surroundings, many of them if
+// QUERN_LONG is set. A seed that fails is run alone by its name.
 func TestRandomJobs(t *testing.T) {
 	n := 6
-	if s := os.Getenv("QUERN_RECEIVE_SEEDS"); s != "" {
-		n, _ = strconv.Atoi(s)
+	if os.Getenv("QUERN_LONG") != "" {
+		n = 300
 	}
 	for seed := range uint64(n) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -70,7 +70,8 @@ type Receiver struct {
 	spilled spillStats
 	runs    atomic.Int64  // names given to runs
 	folding atomic.Int64  // combiners in use
-	work    chan struct{} // one token per spill or drain at a time
+	work    chan struct{} // one token per spill at a time
+	drains  chan struct{} // and per drain
 	press   chan struct{} // memory for records is short
 	done    chan struct{}
 	readers sync.WaitGroup
@@ -106,6 +107,7 @@ func New(opts Options) (_ *Receiver, err error) {
 		targets: map[place]*target{},
 		done:    make(chan struct{}),
 		press:   make(chan struct{}, 1),
+		drains:  make(chan struct{}, max(2, opts.Readers)),
 		work:    make(chan struct{}, max(2, opts.Readers)),
 	}
 	r.folds = r.kernel != nil && opts.Mode != shuffle.UserOnly

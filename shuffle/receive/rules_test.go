@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -299,7 +300,7 @@ func TestClaimedIsNotFolded(t *testing.T) {
 			claimed <- true
 			<-goOn
 			for i := range st.Seen { // so that the model claims it itself, and applies
-				st.Seen[i] = 0
+				atomic.StoreUint64(&st.Seen[i], 0)
 			}
 		})
 		s := newStage(t, k.options(Options{Readers: 1}), fold.Sum)

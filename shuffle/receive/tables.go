@@ -178,9 +178,10 @@ func (x *tables) look() error {
 		r.tasks.Add(1)
 		go func() {
 			defer r.tasks.Done()
-			r.work <- struct{}{}
+			// Not of the same tokens as spills: a drain may wait for one.
+			r.drains <- struct{}{}
 			f.t.drain(context.Background(), f.old)
-			<-r.work
+			<-r.drains
 			x.put(f.old)
 			f.t.mu.Lock()
 			defer f.t.mu.Unlock()

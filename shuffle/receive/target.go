@@ -59,6 +59,7 @@ type target struct {
 	spare      *fold.Combiner // empty, or nil
 	made       int            // combiners there are
 	busy       int            // spills and drains under way
+	spills     int            // the spills among them
 	runs       []fold.Run
 	vector     []int64
 	carries    map[uint64]int64 // of the vector
@@ -220,6 +221,7 @@ func (t *target) spillActive() {
 	c := t.active
 	t.active = nil
 	t.busy++
+	t.spills++
 	t.r.tasks.Add(1)
 	go func() {
 		defer t.r.tasks.Done()
@@ -229,6 +231,7 @@ func (t *target) spillActive() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.busy--
+		t.spills--
 		t.change.Broadcast()
 		if err != nil {
 			t.fail(err)
@@ -306,7 +309,7 @@ func (t *target) waitRoomLocked(ctx context.Context, n int) error {
 		if needs(n) > t.r.opts.FoldMemory {
 			return fmt.Errorf("receive: fold %s: %d bytes do not fit in %d of memory; more --memory helps", t.id, n, t.r.opts.FoldMemory)
 		}
-		if t.busy > 0 {
+		if t.spills > 0 {
 			t.change.Wait()
 			continue
 		}
@@ -333,6 +336,7 @@ func (t *target) clear() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.shut, t.dropped = true, true
+	t.change.Broadcast()
 	t.idle()
 	var failed error
 	for _, run := range t.runs {
