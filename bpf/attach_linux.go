@@ -33,12 +33,15 @@ type device struct {
 	link   netlink.Link
 }
 
+// listHint says how to find the interfaces that there are.
+const listHint = "; ip link lists them"
+
 func findDevice(name string) (*device, error) {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		var missing netlink.LinkNotFoundError
 		if errors.As(err, &missing) {
-			return nil, fmt.Errorf("there is no network interface %q here; ip link lists them", name)
+			return nil, fmt.Errorf("there is no network interface %q here%s", name, listHint)
 		}
 		return nil, fmt.Errorf("look up network interface %q: %w", name, err)
 	}
@@ -153,12 +156,30 @@ func (d *device) checkMTU(mode XDPMode) error {
 	if p == nil {
 		return nil
 	}
-	mtu := p.Attrs().MTU
-	if mtu > vethMTU {
-		return fmt.Errorf("%w: that of %s, the other end of %s, is %d, and native XDP on a veth takes up to %d: ip link set dev %s mtu %d, or --%s generic",
-			ErrMTU, p.Attrs().Name, d.Name, mtu, vethMTU, p.Attrs().Name, vethMTU, XDPModeSetting)
+	if mtu := p.Attrs().MTU; mtu > vethMTU {
+		return &mtuError{d.Name, p.Attrs().Name, mtu}
 	}
 	return nil
+}
+
+// mtuError says that the other end of a veth sends what programs can't be given in one piece.
+type mtuError struct {
+	device, peer string
+	mtu          int
+}
+
+func (e *mtuError) Error() string {
+	return fmt.Sprintf("%v: %s: %s, or --%s generic", ErrMTU, e.found(), e.fix(), XDPModeSetting)
+}
+
+func (e *mtuError) Unwrap() error { return ErrMTU }
+
+func (e *mtuError) found() string {
+	return fmt.Sprintf("that of %s, the other end of %s, is %d, and native XDP on a veth takes up to %d", e.peer, e.device, e.mtu, vethMTU)
+}
+
+func (e *mtuError) fix() string {
+	return fmt.Sprintf("ip link set dev %s mtu %d", e.peer, vethMTU)
 }
 
 // attach puts an XDP program on the device. What holds the link holds the program there.

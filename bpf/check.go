@@ -2,7 +2,11 @@
 
 package bpf
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/quernmr/quern/shuffle"
+)
 
 // State is what came of a check.
 type State string
@@ -29,7 +33,8 @@ type Report struct {
 	XDPMode    string  `json:"xdp_mode"`
 	Checks     []Check `json:"checks"`
 	KernelFold bool    `json:"kernel_fold"` // nothing that it needs is missing
-	Auto       string  `json:"auto"`        // what the mode auto chooses: kernel or user
+	Mode       string  `json:"shuffle"`     // what was asked for: auto, kernel or user
+	Folds      string  `json:"folds"`       // who folds then: kernel or user; "": nobody, that is an error
 	Why        string  `json:"why"`         // in one line
 }
 
@@ -37,17 +42,25 @@ func (r *Report) add(name string, state State, found, fix string) {
 	r.Checks = append(r.Checks, Check{Name: name, State: state, Found: found, Fix: fix})
 }
 
-// conclude fills in what follows from the checks.
-func (r *Report) conclude() {
-	where := "an interface that is named"
-	if r.Interface != "" {
-		where = fmt.Sprintf("%s (%s XDP)", r.Interface, r.XDPMode)
-	}
-	r.KernelFold, r.Auto, r.Why = true, "kernel", "the kernel folds on "+where+": nothing that it needs is missing"
+// conclude fills in what follows from the checks: what [Choose] would do, which is not
+// called, since it would displace programs where that is allowed.
+func (r *Report) conclude(mode shuffle.Mode) {
+	r.Mode, r.KernelFold = mode.String(), true
+	reason := "no network interface was named"
 	for _, c := range r.Checks {
 		if c.State == Missing {
-			r.KernelFold, r.Auto, r.Why = false, "user", fmt.Sprintf("user space folds: %s: %s", c.Name, c.Found)
-			return
+			r.KernelFold, reason = false, c.Name+": "+c.Found
+			break
 		}
+	}
+	switch {
+	case mode == shuffle.UserOnly:
+		r.Folds, r.Why = "user", "user space folds, as asked"
+	case r.KernelFold && r.Interface != "":
+		r.Folds, r.Why = "kernel", fmt.Sprintf("the kernel folds on %s (%s XDP): nothing that it needs is missing", r.Interface, r.XDPMode)
+	case mode == shuffle.KernelOnly:
+		r.Folds, r.Why = "", "an error, since the kernel shall fold and can't: "+reason
+	default:
+		r.Folds, r.Why = "user", "user space folds: "+reason
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/quernmr/quern/shuffle"
 )
 
 // oldest is the oldest Linux that the programs are tested with.
@@ -18,12 +20,12 @@ const oldest = "5.15"
 
 // Examine looks at everything that the fold in the kernel needs: the kernel, the rights of this
 // process, the interface if one is named (by attaching a program that passes everything, for a moment, if
-// there is none), and whether the programs load and fold known frames right. It changes nothing that
-// stays.
-func Examine(o Options) *Report {
+// there is none), and whether the programs load and fold known frames right; and what the mode would
+// choose. It changes nothing that stays.
+func Examine(mode shuffle.Mode, o Options) *Report {
 	r := examine(o.EnsureDefaults())
 	r.programs()
-	r.conclude()
+	r.conclude(mode)
 	return r
 }
 
@@ -41,13 +43,14 @@ func examine(o Options) *Report {
 	}
 	r.feature(tcx, Warning)
 	r.bpffs()
+	r.tables(o)
 	if len(o.Interfaces) == 0 {
-		r.add("interface", Warning, "none was named", "quern doctor --interface IF looks at one")
+		r.add("interface", Warning, "none was named", again("--interface IF looks at one"))
 	} else {
 		r.Interface = o.Interfaces[0]
 		r.device(o)
 	}
-	r.conclude()
+	r.conclude(shuffle.Auto)
 	return r
 }
 
@@ -98,19 +101,57 @@ func (r *Report) rights() {
 	}
 }
 
+// again is the command that examines with root's rights. sudo has a search path of its own, so
+// the program is named in full.
+func again(flags string) string {
+	return strings.TrimSpace("sudo " + executable() + " doctor " + flags)
+}
+
+// jit loads a program and asks what became of it: the setting in /proc can be seen in the
+// first network namespace only.
 func (r *Report) jit() {
-	const path = "/proc/sys/net/core/bpf_jit_enable"
-	text, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, os.ErrPermission):
-		r.add("compiler", Warning, "only root can see whether programs are compiled", "sudo quern doctor")
-	case err != nil:
-		r.add("compiler", Warning, "this kernel only interprets programs, which is several times slower", "use a kernel with CONFIG_BPF_JIT")
-	case strings.TrimSpace(string(text)) == "0":
-		r.add("compiler", Warning, "switched off: programs are interpreted, which is several times slower", "sudo sysctl net.core.bpf_jit_enable=1")
-	default:
-		r.add("compiler", OK, "programs are compiled", "")
+	const name = "compiler"
+	if len(missingRights()) > 0 {
+		r.add(name, Warning, "could not be tried without the rights above", again(""))
+		return
 	}
+	p, err := smallProgram(ebpf.XDP)
+	if err != nil {
+		r.add(name, Warning, "could not be tried: "+why(err), "")
+		return
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err == nil {
+		_, err = info.JitedSize()
+	}
+	switch {
+	case err == nil:
+		r.add(name, OK, "programs are compiled", "")
+	case errors.Is(err, ebpf.ErrNotSupported):
+		r.add(name, Warning, "programs are interpreted, which is slower", "sudo sysctl net.core.bpf_jit_enable=1 (it needs a kernel with CONFIG_BPF_JIT)")
+	default:
+		r.add(name, Warning, "could not be found out: "+oneLine(err), "")
+	}
+}
+
+// why is an error for people: what the kernel refuses needs no names of system calls.
+func why(err error) string {
+	if errors.Is(err, unix.EPERM) {
+		return "the kernel refuses it to this process, though the rights above are held"
+	}
+	return oneLine(err)
+}
+
+// tables says how much memory tables may take.
+func (r *Report) tables(o Options) {
+	all := int64(machineMemory())
+	found := fmt.Sprintf("up to %s of the machine's %s", mib(o.TableMemory), mib(all))
+	if o.TableMemory > all {
+		r.add("table memory", Warning, found, fmt.Sprintf("run quern with a smaller --%s", TableMemorySetting))
+		return
+	}
+	r.add("table memory", OK, found, "")
 }
 
 func (r *Report) btf() {
@@ -144,10 +185,10 @@ func (r *Report) feature(f *feature, lacks State) {
 		c.State, c.Found = OK, "there"
 	case errors.Is(err, ebpf.ErrNotSupported):
 		c.State, c.Found, c.Fix = lacks, "not there: "+f.adds, "install Linux "+f.since+" or newer"
-	case errors.Is(err, ErrRights):
-		c.State, c.Found, c.Fix = Warning, "could not be tried without the rights above", "sudo quern doctor"
+	case errors.Is(err, ErrRights) && len(missingRights()) > 0:
+		c.State, c.Found, c.Fix = Warning, "could not be tried without the rights above", again("")
 	default:
-		c.State, c.Found = Warning, "could not be tried: "+oneLine(err)
+		c.State, c.Found = Warning, "could not be tried: "+why(err)
 	}
 	r.Checks = append(r.Checks, c)
 }
@@ -157,6 +198,8 @@ func (r *Report) bpffs() {
 	switch {
 	case err == nil && !strings.Contains(string(text), "\tbpf\n"):
 		r.add("bpffs", Warning, "this kernel has none, so state is lost at a restart", "use a kernel with CONFIG_BPF_SYSCALL and bpffs")
+	case ownNamespace():
+		r.add("bpffs", Warning, "can't be mounted from here, so state is lost at a restart", "run quern outside of the user namespace")
 	case !hasRight("CAP_SYS_ADMIN"):
 		r.add("bpffs", Warning, "can't be mounted without CAP_SYS_ADMIN, so state is lost at a restart", grantCommand())
 	default:
@@ -167,7 +210,7 @@ func (r *Report) bpffs() {
 func (r *Report) device(o Options) {
 	d, err := findDevice(r.Interface)
 	if err != nil {
-		r.add("interface", Missing, oneLine(err), "ip link")
+		r.add("interface", Missing, strings.TrimSuffix(oneLine(err), listHint), strings.TrimPrefix(listHint, "; "))
 		return
 	}
 	kind := d.kind()
@@ -180,14 +223,14 @@ func (r *Report) device(o Options) {
 	if f, err := d.foreign(); err != nil {
 		r.add("other programs", Warning, oneLine(err), "")
 	} else if f != nil && f.Program == dispatchProgram {
-		r.add("other programs", Warning, fmt.Sprintf("a Quern process runs on %s (XDP program %d, %s mode), or one has left its programs", d.Name, f.ID, f.Mode), "sudo quern doctor --clean")
+		r.add("other programs", Warning, fmt.Sprintf("a Quern process has its programs on %s (XDP program %d, %s mode), or one that is gone has left them", d.Name, f.ID, f.Mode), again("--clean")+" removes what was left")
 		return
 	} else if f != nil {
 		state := Missing
 		if o.Replace {
 			state = Warning
 		}
-		r.add("other programs", state, oneLine(f), "run quern with --"+ReplaceSetting)
+		r.add("other programs", state, f.found(), "run quern with --"+ReplaceSetting+", which displaces it")
 		return // what is there keeps us from trying
 	} else {
 		r.add("other programs", OK, "no XDP program is on "+d.Name, "")
@@ -195,18 +238,19 @@ func (r *Report) device(o Options) {
 	for _, mode := range []XDPMode{Native, Generic} {
 		r.attach(d, mode, o.XDP)
 	}
-	r.farEnd(d)
+	if o.XDP == Native {
+		r.farEnd(d)
+	}
 }
 
 func (r *Report) mtu(d *device, mode XDPMode) {
-	// Frames are of one size; smaller interfaces get them over TCP.
-	const least = 40 + 8 + 1440
 	found := fmt.Sprintf("%d bytes", d.mtu)
+	var large *mtuError
 	switch err := d.checkMTU(mode); {
-	case err != nil:
-		r.add("MTU", Missing, oneLine(err), fmt.Sprintf("sudo ip link set %s mtu %d", d.Name, vethMTU))
-	case d.mtu < least:
-		r.add("MTU", Warning, found+": frames don't fit and go over TCP", fmt.Sprintf("sudo ip link set %s mtu 1500", d.Name))
+	case errors.As(err, &large):
+		r.add("MTU", Missing, large.found(), "sudo "+large.fix())
+	case d.mtu < leastMTU:
+		r.add("MTU", Missing, fmt.Sprintf("%s, and frames take %d: none would come this way", found, leastMTU), fmt.Sprintf("sudo ip link set dev %s mtu 1500", d.Name))
 	default:
 		r.add("MTU", OK, found, "")
 	}
@@ -232,9 +276,14 @@ func (r *Report) attach(d *device, mode, wanted XDPMode) {
 	case errors.Is(err, ErrUnsupported) && mode == Native:
 		r.add(name, lacks, fmt.Sprintf("the driver of %s (%s) has none", d.Name, d.kind()), "run quern with --"+XDPModeSetting+" generic")
 	case errors.Is(err, ErrRights):
-		r.add(name, Warning, "could not be tried without the rights above", "sudo quern doctor --interface "+d.Name)
+		r.add(name, Warning, "could not be tried without the rights above", again("--interface "+d.Name))
 	case errors.Is(err, ErrMTU):
-		r.add(name, lacks, "the MTU is too large for it", "sudo ip link set "+d.Name+" mtu 1500 (at its other end, too)")
+		var large *mtuError
+		fix := "sudo ip link set dev " + d.Name + " mtu 1500, and at its other end, too"
+		if errors.As(err, &large) {
+			fix = "sudo " + large.fix()
+		}
+		r.add(name, lacks, "the MTU is too large for it", fix)
 	default:
 		r.add(name, lacks, oneLine(err), "")
 	}
@@ -244,16 +293,16 @@ func (r *Report) attach(d *device, mode, wanted XDPMode) {
 func (r *Report) farEnd(d *device) {
 	const name = "far end"
 	if d.driver != "veth" {
-		r.add(name, OK, "answers leave by the driver", "")
+		r.add(name, OK, "no veth, so answers leave by the driver", "")
 		return
 	}
 	p := d.peer()
 	if p == nil {
-		r.add(name, Warning, "out of sight: XDP_TX arrives only if there is an XDP program, else answers leave by tc; workers find out", "")
+		r.add(name, Warning, "out of sight: answers leave by XDP_TX if it has an XDP program, else by tc", "")
 		return
 	}
 	if x := p.Attrs().Xdp; x == nil || !x.Attached {
-		r.add(name, Warning, p.Attrs().Name+" has no XDP program, so XDP_TX is lost and answers leave by tc", "attach a program that passes everything to "+p.Attrs().Name)
+		r.add(name, Warning, p.Attrs().Name+" has no XDP program, so XDP_TX would be lost; answers leave by tc instead", "")
 		return
 	}
 	r.add(name, OK, p.Attrs().Name+" has an XDP program, so XDP_TX arrives", "")
@@ -264,8 +313,10 @@ func (r *Report) programs() {
 	switch {
 	case err == nil:
 		r.add("programs", OK, found, "")
-	case errors.Is(err, ErrRights):
-		r.add("programs", Warning, "could not be loaded without the rights above", "sudo quern doctor")
+	case errors.Is(err, ErrRights) && len(missingRights()) > 0:
+		r.add("programs", Warning, "could not be loaded without the rights above", again(""))
+	case errors.Is(err, unix.EPERM):
+		r.add("programs", Missing, "could not be loaded: "+why(err), "run quern where bpf() is not barred: outside of the user namespace, seccomp filter or security module that does it")
 	default:
 		r.add("programs", Missing, oneLine(err), "report this with the output of quern doctor --json")
 	}

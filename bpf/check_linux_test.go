@@ -21,7 +21,7 @@ import (
 
 // childExamine prints a report.
 func childExamine() error {
-	return json.NewEncoder(os.Stdout).Encode(Examine(Options{Interfaces: []string{"a0"}}))
+	return json.NewEncoder(os.Stdout).Encode(Examine(shuffle.Auto, Options{Interfaces: []string{"a0"}}))
 }
 
 func (r *Report) find(t *testing.T, name string) Check {
@@ -76,8 +76,8 @@ func TestExamine(t *testing.T) {
 	sh(t, "ip link set c0 up")
 	sh(t, "ip link add d0 type bridge")
 
-	r := Examine(Options{Interfaces: []string{"c0"}})
-	if !r.KernelFold || r.Auto != "kernel" || !strings.Contains(r.Why, "c0 (native XDP)") {
+	r := Examine(shuffle.Auto, Options{Interfaces: []string{"c0"}})
+	if !r.KernelFold || r.Folds != "kernel" || !strings.Contains(r.Why, "c0 (native XDP)") {
 		t.Errorf("it says %q: %+v", r.Why, r)
 	}
 	for _, name := range []string{
@@ -109,7 +109,7 @@ func TestExamine(t *testing.T) {
 	// Somebody else's program.
 	r = examine(Options{Interfaces: []string{"c1"}})
 	c := r.find(t, "other programs")
-	if r.KernelFold || r.Auto != "user" || c.State != Missing || !strings.Contains(c.Found, passProgram) || !strings.Contains(c.Fix, ReplaceSetting) {
+	if r.KernelFold || r.Folds != "user" || c.State != Missing || !strings.Contains(c.Found, passProgram) || !strings.Contains(c.Fix, ReplaceSetting) {
 		t.Errorf("%q, %+v", r.Why, c)
 	}
 	if r = examine(Options{Interfaces: []string{"c1"}, Replace: true}); !r.KernelFold {
@@ -125,7 +125,7 @@ func TestExamine(t *testing.T) {
 	}
 	sh(t, "ip link set c1 mtu 1400")
 	sh(t, "ip link set c0 mtu 1400")
-	if c := examine(Options{Interfaces: []string{"c0"}}).find(t, "MTU"); c.State != Warning || c.Fix == "" {
+	if c := examine(Options{Interfaces: []string{"c0"}}).find(t, "MTU"); c.State != Missing || c.Fix == "" {
 		t.Errorf("%+v", c)
 	}
 	if r = examine(Options{Interfaces: []string{"nope"}}); r.KernelFold || r.find(t, "interface").State != Missing {
@@ -145,7 +145,7 @@ func TestExamineUnprivileged(t *testing.T) {
 	if err := json.Unmarshal(out, &r); err != nil {
 		t.Fatalf("%v in %s", err, out)
 	}
-	if r.KernelFold || r.Auto != "user" || !strings.Contains(r.Why, "CAP_BPF") || r.Interface != "a0" || r.XDPMode != "native" {
+	if r.KernelFold || r.Folds != "user" || !strings.Contains(r.Why, "CAP_BPF") || r.Interface != "a0" || r.XDPMode != "native" {
 		t.Errorf("%+v", r)
 	}
 	for _, name := range []string{"CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"} {

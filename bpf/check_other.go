@@ -4,16 +4,20 @@
 
 package bpf
 
-import "runtime"
+import (
+	"runtime"
+
+	"github.com/quernmr/quern/shuffle"
+)
 
 // Examine says that this system can't.
-func Examine(o Options) *Report {
+func Examine(mode shuffle.Mode, o Options) *Report {
 	r := &Report{XDPMode: o.XDP.String()}
 	if len(o.Interfaces) > 0 {
 		r.Interface = o.Interfaces[0]
 	}
-	r.add("system", Missing, runtime.GOOS+" has no XDP", "run Quern on Linux 5.15 or newer")
-	r.conclude()
+	r.add("system", Missing, "the kernel folds on Linux alone, and this is "+runtime.GOOS, "run Quern on Linux 5.15 or newer")
+	r.conclude(mode)
 	return r
 }
 

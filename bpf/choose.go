@@ -8,7 +8,12 @@ import (
 	"strings"
 
 	"github.com/quernmr/quern/shuffle"
+	"github.com/quernmr/quern/shuffle/wire"
 )
+
+// leastMTU is what a frame takes with the headers of IPv6 and UDP. Below it all frames
+// go over the control plane, and the kernel has nothing to fold.
+const leastMTU = 40 + 8 + wire.FrameSize
 
 // Choose opens a Host if mode is KernelOnly, or if it is Auto and that can be done; else
 // it returns nil, and user space folds. why says in one line what was chosen and why. An
@@ -31,6 +36,9 @@ func Choose(mode shuffle.Mode, o Options) (k shuffle.Kernel, why string, err err
 	if forgets {
 		o.Dir = ""
 		h, err = Open(o)
+	}
+	if err == nil && h.MTU() < leastMTU {
+		err = errors.Join(fmt.Errorf("the MTU of %s is %d, and frames take %d, so that none would come this way: raise it to 1500", h, h.MTU(), leastMTU), h.Close())
 	}
 	if err != nil {
 		if mode == shuffle.KernelOnly {

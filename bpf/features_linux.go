@@ -41,6 +41,9 @@ func (f *feature) Have() error {
 	} else {
 		err = f.try()
 	}
+	if errors.Is(err, unix.EPERM) {
+		err = fmt.Errorf("%w: %w", ErrRights, err) // held, and yet refused
+	}
 	if err != nil {
 		err = fmt.Errorf("%s (since Linux %s): %w", f.name, f.since, err)
 	}

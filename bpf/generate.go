@@ -11,4 +11,5 @@ package bpf
 //go:generate ./generate.sh absorb
 //go:generate ./generate.sh answer_tc
 //go:generate ./generate.sh pass
+//go:generate ./generate.sh send
 //go:generate ./generate.sh layout -type quern_head -type quern_ack -type quern_job -type quern_stream -type quern_target -type quern_cell -type quern_table -type quern_outgoing -type quern_config -output-suffix _test

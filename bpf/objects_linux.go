@@ -12,4 +12,5 @@ var objects = map[string]object{
 	"absorb":    {loadCAbsorb, _CAbsorbBytes},
 	"answer_tc": {loadCAnswerTc, _CAnswerTcBytes},
 	"pass":      {loadCPass, _CPassBytes},
+	"send":      {loadCSend, _CSendBytes},
 }

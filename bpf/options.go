@@ -153,6 +153,15 @@ type ForeignError struct {
 }
 
 func (e *ForeignError) Error() string {
+	s := "interface " + e.found()
+	if e.Program == dispatchProgram {
+		return s + fmt.Sprintf(", of another Quern process or left by one: quern doctor --clean removes leftovers, --%s displaces it", ReplaceSetting)
+	}
+	return s + fmt.Sprintf("; --%s displaces it", ReplaceSetting)
+}
+
+// found says what is there.
+func (e *ForeignError) found() string {
 	what := "an XDP program"
 	if e.ID != 0 {
 		what = fmt.Sprintf("XDP program %d", e.ID)
@@ -160,11 +169,7 @@ func (e *ForeignError) Error() string {
 	if e.Program != "" {
 		what += fmt.Sprintf(" (%s)", e.Program)
 	}
-	s := fmt.Sprintf("interface %s has %s in %s mode already", e.Interface, what, e.Mode)
-	if e.Program == dispatchProgram {
-		return s + fmt.Sprintf(", of another Quern process or left by one: quern doctor --clean removes leftovers, --%s displaces it", ReplaceSetting)
-	}
-	return s + fmt.Sprintf("; --%s displaces it", ReplaceSetting)
+	return fmt.Sprintf("%s has %s in %s mode already", e.Interface, what, e.Mode)
 }
 
 // ProgramTime is how long a program ran since it was loaded, while times were
@@ -182,4 +187,5 @@ const (
 	absorbProgram   = "quern_absorb"
 	tcProgram       = "quern_answer_tc"
 	passProgram     = "quern_pass"
+	sendProgram     = "quern_send"
 )

@@ -61,11 +61,16 @@ func (e *rightsError) Unwrap() error { return ErrRights }
 
 // grantCommand is the command that gives this program all rights it may need.
 func grantCommand() string {
+	return "sudo setcap " + strings.ToLower(strings.Join(Rights, ",")) + "+ep " + executable()
+}
+
+// executable is the path of this program.
+func executable() string {
 	path, err := os.Executable()
 	if err != nil {
-		path = "/path/to/quern"
+		return "/path/to/quern"
 	}
-	return "sudo setcap " + strings.ToLower(strings.Join(Rights, ",")) + "+ep " + path
+	return path
 }
 
 // ownNamespace says whether the process is in a user namespace of its own, in

@@ -66,7 +66,7 @@ func Child(cfg ChildConfig, in io.Reader, out io.Writer) (err error) {
 	}
 	resumed := false
 	if cfg.Kernel {
-		k, err := bpf.Open(bpf.Options{Interfaces: []string{netlab.InterfaceName}, Limits: limits, Dir: cfg.Dir})
+		k, err := bpf.Open(bpf.Options{Interfaces: []string{netlab.InterfaceName}, Limits: limits, Dir: cfg.Dir, TableMemory: cfg.TableMemory})
 		if err != nil {
 			return err
 		}

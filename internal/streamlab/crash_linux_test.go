@@ -148,7 +148,7 @@ func TestKilledReceiver(t *testing.T) {
 	if err := netlab.Available(); err != nil {
 		t.Skip(err)
 	}
-	runs, first := env(t, "QUERN_CRASH_RUNS", 4), uint64(env(t, "QUERN_STREAM_SEED", 1))
+	runs, first := env(t, "QUERN_CRASH_RUNS", sample(4, 200)), uint64(env(t, "QUERN_STREAM_SEED", 1))
 	lab, err := netlab.New(netlab.Options{Hosts: 3, Seed: first})
 	if err != nil {
 		t.Fatal(err)

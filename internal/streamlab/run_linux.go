@@ -40,11 +40,12 @@ func (s *Setting) open(host *netlab.Host, kernel bool) (e *end, err error) {
 		}
 		sopts := push.Options{Ports: s.Ports, Stall: s.Stall, Log: s.Log, Window: 64}
 		if kernel {
-			if e.kernel, err = bpf.Open(bpf.Options{Interfaces: []string{netlab.InterfaceName}, Limits: limits}); err != nil {
+			if e.kernel, err = bpf.Open(bpf.Options{Interfaces: []string{netlab.InterfaceName}, Limits: limits, TableMemory: s.TableMemory}); err != nil {
 				return err
 			}
 			e.jobs = shuffle.NewJobSlots(e.kernel, limits.Jobs)
-			ropts.Kernel, sopts.Kernel, sopts.Jobs = e.kernel, e.kernel, e.jobs
+			ropts.Kernel, ropts.Jobs = e.kernel, e.jobs
+			sopts.Kernel, sopts.Jobs = e.kernel, e.jobs
 		}
 		if e.receiver, err = receive.New(ropts); err != nil {
 			return err

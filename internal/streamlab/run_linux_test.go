@@ -13,13 +13,13 @@ import (
 )
 
 // TestRandomJobs runs jobs drawn from seeds under faults drawn from them, over
-// real veths. QUERN_STREAM_RUNS says how many (nightly: 1000), QUERN_STREAM_SEED the
-// first seed: a run that fails is repeated by its seed with one run.
+// real veths. QUERN_STREAM_RUNS says how many (without it 12, with QUERN_LONG=1
+// 1000), QUERN_STREAM_SEED the first seed: a run that fails is repeated by its seed with one run.
 func TestRandomJobs(t *testing.T) {
 	if err := netlab.Available(); err != nil {
 		t.Skip(err)
 	}
-	runs, first := env(t, "QUERN_STREAM_RUNS", 12), uint64(env(t, "QUERN_STREAM_SEED", 1))
+	runs, first := env(t, "QUERN_STREAM_RUNS", sample(12, 1000)), uint64(env(t, "QUERN_STREAM_SEED", 1))
 	const hosts = 3
 	lab, err := netlab.New(netlab.Options{Hosts: hosts, Seed: first})
 	if err != nil {
@@ -52,6 +52,14 @@ func TestRandomJobs(t *testing.T) {
 	if kernel == 0 || user == 0 {
 		t.Errorf("%d pairs folded in the kernel and %d in user space: both paths were to be tried", kernel, user)
 	}
+}
+
+// sample returns the number of runs: few, or with QUERN_LONG=1 many.
+func sample(few, many int) int {
+	if os.Getenv("QUERN_LONG") == "1" {
+		return many
+	}
+	return few
 }
 
 func env(t *testing.T, name string, otherwise int) int {

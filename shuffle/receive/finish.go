@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -249,7 +250,7 @@ func (t *target) openDrain(ctx context.Context, res *Result) error {
 		cs = append(cs, t.active)
 	}
 	res.check = make([]uint64, t.lanes)
-	res.drain, err = fold.NewDrain(ctx, t.config, cs, t.runs, fold.Options{Workers: t.r.opts.Readers + 1, EarlyCheck: len(t.runs) == 0})
+	res.drain, err = fold.NewDrain(ctx, t.config, cs, t.runs, fold.Options{Workers: runtime.GOMAXPROCS(0), EarlyCheck: len(t.runs) == 0})
 	if err != nil {
 		return fmt.Errorf("receive: finish %s: %w", t.id, err)
 	}

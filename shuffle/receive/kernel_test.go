@@ -118,7 +118,7 @@ func TestKernelPath(t *testing.T) {
 	}{
 		{name: "clean", ops: []fold.Op{fold.Sum}},
 		{name: "estimated", ops: []fold.Op{fold.Sum}, keys: 2000, faults: faults{drop: .1, double: .1, reorder: 1, damage: .05}},
-		{name: "flips", ops: []fold.Op{fold.Sum}, opts: Options{TableBits: 10}, flips: true},
+		{name: "flips", ops: []fold.Op{fold.Sum}, keys: 1200, opts: Options{TableBits: 10}, flips: true},
 		{name: "flipsLanes", ops: mixed, opts: Options{TableBits: 10}, keys: 8000, faults: faults{double: .1, reorder: 1}, flips: true},
 		{name: "noSpare", ops: mixed, opts: Options{TableMemory: 130 << 10}},
 		{name: "noTable", ops: mixed, opts: Options{TableMemory: 10 << 10}, user: true},

@@ -259,9 +259,9 @@ func (r *Receiver) OpenTarget(_ context.Context, spec shuffle.TargetSpec) error 
 		r.mu.Unlock()
 		return fmt.Errorf("receive: %s: its job is %w; open it first", spec.ID, shuffle.ErrUnknown)
 	}
-	if spec.Dense > 0 && (len(j.spec.Ops) != 1 || spec.Dense > maxDense) {
+	if most := uint64(r.opts.FoldMemory) / 8; spec.Dense > 0 && (len(j.spec.Ops) != 1 || spec.Dense > most) {
 		r.mu.Unlock()
-		return fmt.Errorf("receive: %s: a vector of %d values with %d lanes; it has one lane and at most %d values", spec.ID, spec.Dense, len(j.spec.Ops), uint64(maxDense))
+		return fmt.Errorf("receive: %s: a vector of %d values with %d lanes; it takes one lane, and there is memory for %d values: use more partitions, or more memory for the fold", spec.ID, spec.Dense, len(j.spec.Ops), most)
 	}
 	old := r.targets[at]
 	r.mu.Unlock()
@@ -270,6 +270,7 @@ func (r *Receiver) OpenTarget(_ context.Context, spec shuffle.TargetSpec) error 
 		case old.id.Generation == spec.ID.Generation && old.dense != spec.Dense:
 			return fmt.Errorf("receive: %s is open with %d values, not %d; begin a new generation", spec.ID, old.dense, spec.Dense)
 		case old.id.Generation == spec.ID.Generation:
+			r.tables.hint(old, spec.Keys)
 			return nil
 		case old.id.Generation > spec.ID.Generation:
 			return fmt.Errorf("receive: %s is over, generation %d has begun: %w", spec.ID, old.id.Generation, shuffle.ErrReset)

@@ -101,7 +101,7 @@ func (r *Receiver) takeTarget(slot int, byID map[shuffle.TableID]*shuffle.Table)
 	t.tables = make(tablesOf, r.mem.CPUs)
 	for i := range cells {
 		have := &t.tables[i]
-		have.shift, have.full = cells[i].Shift, atomic.LoadUint64(&cells[i].Full)
+		have.shift, have.full, have.frames = cells[i].Shift, atomic.LoadUint64(&cells[i].Full), atomic.LoadUint64(&cells[i].Frames)
 		for class, named := range cells[i].Table {
 			if named != 0 {
 				have.table[class] = byID[shuffle.TableID(named-1)]

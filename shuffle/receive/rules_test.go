@@ -647,6 +647,7 @@ func TestControl(t *testing.T) {
 		{"lanes", s.r.OpenJob(s.ctx, shuffle.JobSpec{}), "0 lanes"},
 		{"target of no job", s.r.OpenTarget(s.ctx, shuffle.TargetSpec{ID: unknown.target(0, 1)}), "not open here"},
 		{"too many targets", errors.Join(s.r.OpenTarget(s.ctx, shuffle.TargetSpec{ID: s.job.target(1, 1)}), s.r.OpenTarget(s.ctx, shuffle.TargetSpec{ID: s.job.target(2, 1)})), "all 2 targets"},
+		{"too long a vector", s.r.OpenTarget(s.ctx, shuffle.TargetSpec{ID: s.job.target(7, 1), Dense: 1 << 40}), "more partitions"},
 		{"other frames", second(s.r.Open(s.ctx, []shuffle.StreamSpec{changed})), "other frames"},
 		{"twice", second(s.r.Open(s.ctx, []shuffle.StreamSpec{o.spec, o.spec})), "twice"},
 		{"too many", second(s.r.Open(s.ctx, make([]shuffle.StreamSpec, 5))), "room for 4"},

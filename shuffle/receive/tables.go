@@ -20,6 +20,8 @@ const (
 	// settleAfter is how long a table that takes no more keys is left alone after a
 	// flip for that reason: the next one should know what the first has changed.
 	settleAfter = 30 * time.Millisecond
+	// fullShare is the part of the frames that may find no place: one in so many.
+	fullShare = 32
 	// highWater is the load in percent at which a table is flipped, wanted the load
 	// that sizes aim at.
 	highWater, wanted = 62, 55
@@ -49,11 +51,12 @@ type tables struct {
 type tablesOf []cellTables
 
 type cellTables struct {
-	table [wire.Classes]*shuffle.Table
-	shift [wire.Classes]uint8
-	bits  [wire.Classes]int // what the next table should have; 0: by the estimate
-	full  uint64            // frames passed up as full when last looked at
-	since time.Time         // of the last flip for that reason
+	table  [wire.Classes]*shuffle.Table
+	shift  [wire.Classes]uint8
+	bits   [wire.Classes]int // what the next table should have; 0: by the estimate
+	full   uint64            // frames passed up as full when last looked at
+	frames uint64            // frames folded then
+	since  time.Time         // of the last flip for that reason
 }
 
 func newTables(r *Receiver) *tables {
@@ -128,6 +131,16 @@ func (x *tables) prepare(t *target) {
 	}
 }
 
+// hint takes a further estimate of a target's keys: each mapper knows its own, and
+// there are at least as many as one has.
+func (x *tables) hint(t *target, keys [wire.Classes + 1]uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for class, n := range keys {
+		t.keys[class] = max(t.keys[class], n)
+	}
+}
+
 // missingOf returns how many tables of a layout are to be made for a target to
 // have one on every CPU.
 func (x *tables) missingOf(l shuffle.TableLayout) int { return max(0, x.r.mem.CPUs-len(x.free[l])) }
@@ -197,8 +210,12 @@ func (x *tables) look() error {
 func (x *tables) lookAt(t *target, cell *wire.Cell, have *cellTables, now time.Time, flips []flip) []flip {
 	want := atomic.LoadUint32(&cell.Want)
 	full := atomic.LoadUint64(&cell.Full)
-	overfull := full > have.full && now.Sub(have.since) >= settleAfter
-	have.full = full
+	frames := atomic.LoadUint64(&cell.Frames)
+	// At the load that sizes aim at, some frames in a thousand find no place.
+	overfull := (full-have.full)*fullShare > frames-have.frames && now.Sub(have.since) >= settleAfter
+	if full-have.full+frames-have.frames >= fullShare || overfull {
+		have.full, have.frames = full, frames
+	}
 	fullest, load := -1, -1.0
 	for class := range wire.Classes {
 		tab := have.table[class]

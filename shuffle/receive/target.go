@@ -18,9 +18,6 @@ import (
 	"github.com/quernmr/quern/shuffle/wire"
 )
 
-// maxDense is the most values of a vector.
-const maxDense = 1 << 31
-
 // target is what is folded together, and the user-space fold of it.
 type target struct {
 	r     *Receiver
