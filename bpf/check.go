@@ -59,7 +59,7 @@ func (r *Report) conclude(mode shuffle.Mode) {
 	case r.KernelFold && r.Interface != "":
 		r.Folds, r.Why = "kernel", fmt.Sprintf("the kernel folds on %s (%s XDP): nothing that it needs is missing", r.Interface, r.XDPMode)
 	case mode == shuffle.KernelOnly:
-		r.Folds, r.Why = "", "an error, since the kernel shall fold and can't: "+reason
+		r.Folds, r.Why = "", "nobody folds, since the kernel shall and can't: "+reason
 	default:
 		r.Folds, r.Why = "user", "user space folds: "+reason
 	}

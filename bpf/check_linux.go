@@ -15,7 +15,7 @@ import (
 	"github.com/quernmr/quern/shuffle"
 )
 
-// oldest is the oldest Linux that the programs are tested with.
+// oldest is the oldest Linux that the programs are made for.
 const oldest = "5.15"
 
 // Examine looks at everything that the fold in the kernel needs: the kernel, the rights of this
@@ -75,7 +75,7 @@ func older(release, version string) (is, known bool) {
 func (r *Report) kernel(release string) {
 	c := Check{Name: "kernel", State: OK, Found: "Linux " + release, Since: oldest}
 	if old, known := older(release, oldest); old || !known {
-		c.State, c.Fix = Warning, "install Linux "+oldest+" or newer: older ones are not tested"
+		c.State, c.Fix = Warning, "install Linux "+oldest+" or newer, which the programs are made for"
 	}
 	r.Checks = append(r.Checks, c)
 }
@@ -226,11 +226,11 @@ func (r *Report) device(o Options) {
 		r.add("other programs", Warning, fmt.Sprintf("a Quern process has its programs on %s (XDP program %d, %s mode), or one that is gone has left them", d.Name, f.ID, f.Mode), again("--clean")+" removes what was left")
 		return
 	} else if f != nil {
-		state := Missing
 		if o.Replace {
-			state = Warning
+			r.add("other programs", Warning, fmt.Sprintf("%s; --%s would displace it", f.found(), ReplaceSetting), "")
+		} else {
+			r.add("other programs", Missing, f.found(), "run quern with --"+ReplaceSetting+", which displaces it")
 		}
-		r.add("other programs", state, f.found(), "run quern with --"+ReplaceSetting+", which displaces it")
 		return // what is there keeps us from trying
 	} else {
 		r.add("other programs", OK, "no XDP program is on "+d.Name, "")
@@ -274,7 +274,11 @@ func (r *Report) attach(d *device, mode, wanted XDPMode) {
 	case err == nil:
 		r.add(name, OK, "works on "+d.Name, "")
 	case errors.Is(err, ErrUnsupported) && mode == Native:
-		r.add(name, lacks, fmt.Sprintf("the driver of %s (%s) has none", d.Name, d.kind()), "run quern with --"+XDPModeSetting+" generic")
+		fix := ""
+		if wanted == Native {
+			fix = "run quern with --" + XDPModeSetting + " generic"
+		}
+		r.add(name, lacks, fmt.Sprintf("the driver of %s (%s) has none", d.Name, d.kind()), fix)
 	case errors.Is(err, ErrRights):
 		r.add(name, Warning, "could not be tried without the rights above", again("--interface "+d.Name))
 	case errors.Is(err, ErrMTU):

@@ -128,6 +128,19 @@ func TestExamine(t *testing.T) {
 	if c := examine(Options{Interfaces: []string{"c0"}}).find(t, "MTU"); c.State != Missing || c.Fix == "" {
 		t.Errorf("%+v", c)
 	}
+	// The command that mends it is about the end whose MTU it is.
+	sh(t, "ip link set c1 mtu 9000")
+	r = examine(Options{Interfaces: []string{"c0"}})
+	for _, name := range []string{"MTU", "native XDP"} {
+		if c := r.find(t, name); c.State != Missing || c.Fix != "sudo ip link set dev c1 mtu 3506" {
+			t.Errorf("%+v", c)
+		}
+	}
+	sh(t, "ip link set c0 mtu 1500")
+	sh(t, "%s", strings.TrimPrefix(r.find(t, "MTU").Fix, "sudo "))
+	if r = examine(Options{Interfaces: []string{"c0"}}); !r.KernelFold {
+		t.Errorf("after what mends it: %q", r.Why)
+	}
 	if r = examine(Options{Interfaces: []string{"nope"}}); r.KernelFold || r.find(t, "interface").State != Missing {
 		t.Errorf("%q", r.Why)
 	}
@@ -157,6 +170,34 @@ func TestExamineUnprivileged(t *testing.T) {
 	for _, name := range []string{boundedLoops.name, fetchOr.name, xdpLinks.name, tcx.name, "native XDP", "programs"} {
 		if c := r.find(t, name); c.State != Warning {
 			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// What doctor says for a mode is what Choose does.
+func TestConclude(t *testing.T) {
+	fine, bad := []Check{{Name: "x", State: OK}, {Name: "y", State: Warning}}, []Check{{Name: "x", State: Missing, Found: "none"}}
+	for _, c := range []struct {
+		mode   shuffle.Mode
+		device string
+		checks []Check
+		can    bool
+		folds  string
+		why    string
+	}{
+		{shuffle.Auto, "a0", fine, true, "kernel", "the kernel folds on a0 (native XDP): "},
+		{shuffle.KernelOnly, "a0", fine, true, "kernel", "the kernel folds on a0 (native XDP): "},
+		{shuffle.UserOnly, "a0", fine, true, "user", "user space folds, as asked"},
+		{shuffle.Auto, "", fine, true, "user", "user space folds: no network interface was named"},
+		{shuffle.KernelOnly, "", fine, true, "", "no network interface was named"},
+		{shuffle.Auto, "a0", bad, false, "user", "user space folds: x: none"},
+		{shuffle.KernelOnly, "a0", bad, false, "", "nobody folds, since the kernel shall and can't: x: none"},
+		{shuffle.UserOnly, "a0", bad, false, "user", "user space folds, as asked"},
+	} {
+		r := Report{Interface: c.device, XDPMode: "native", Checks: c.checks}
+		r.conclude(c.mode)
+		if r.KernelFold != c.can || r.Folds != c.folds || !strings.Contains(r.Why, c.why) || r.Mode != c.mode.String() {
+			t.Errorf("%s on %q: %+v", c.mode, c.device, r)
 		}
 	}
 }
@@ -253,6 +294,8 @@ func TestRights(t *testing.T) {
 func TestChoose(t *testing.T) {
 	newLab(t)
 	sh(t, "ip link add d0 type bridge")
+	sh(t, "ip link add e0 type veth peer name e1")
+	sh(t, "ip link set e0 mtu 1480")
 	on := func(name string) Options { return Options{Interfaces: []string{name}, Limits: small()} }
 	for _, c := range []struct {
 		mode   shuffle.Mode
@@ -266,6 +309,8 @@ func TestChoose(t *testing.T) {
 		{shuffle.UserOnly, on("a0"), false, "user space folds, as asked", ""},
 		{shuffle.Auto, on("d0"), false, "--xdp-mode generic", ""},
 		{shuffle.KernelOnly, on("d0"), false, "", "--xdp-mode generic"},
+		{shuffle.Auto, on("e0"), false, "the MTU of e0 (native XDP) is 1480, and frames take 1488", ""},
+		{shuffle.KernelOnly, on("e0"), false, "", "the MTU of e0"},
 		{shuffle.Auto, Options{}, false, "no network interface was named", ""},
 		{shuffle.KernelOnly, Options{}, false, "", "name the network interface"},
 		{shuffle.Auto, Options{Port: -1}, false, "", "port"},

@@ -41,7 +41,13 @@ func CleanAll(root string) (removed []string, err error) {
 	}
 	for _, e := range list {
 		dir := filepath.Join(root, e.Name())
-		if _, serr := os.Lstat(filepath.Join(dir, lockFile)); !e.IsDir() || !instanceName.MatchString(e.Name()) || serr != nil {
+		if !e.IsDir() || !instanceName.MatchString(e.Name()) {
+			continue
+		}
+		if _, serr := os.Lstat(filepath.Join(dir, lockFile)); errors.Is(serr, fs.ErrPermission) {
+			err = errors.Join(err, fmt.Errorf("%w to look into %s: run this as root", ErrRights, dir))
+			continue
+		} else if serr != nil {
 			continue
 		}
 		r, cerr := Clean(dir)

@@ -440,6 +440,10 @@ func (h *Host) detachTC() (err error) {
 			err = errors.Join(err, h.inNetns(d.detachTC))
 		}
 		h.filter = false
+		if h.inst != nil && err == nil {
+			h.state.Filter = false
+			err = h.inst.writeState(&h.state)
+		}
 	}
 	return err
 }
@@ -525,7 +529,7 @@ func (h *Host) drop() {
 		_ = unix.Munmap(b)
 	}
 	h.links, h.tcLinks, h.sets, h.mapped, h.before = nil, nil, nil, nil, nil
-	h.memory, h.settings, h.used = shuffle.Memory{}, nil, 0
+	h.memory, h.settings, h.used, h.filter = shuffle.Memory{}, nil, 0, false
 	clear(h.programs)
 	clear(h.loader.shared)
 	clear(h.tables)

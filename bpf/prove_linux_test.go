@@ -171,6 +171,15 @@ func TestProve(t *testing.T) {
 	}
 }
 
+// In generic mode what is turned around leaves as any packet does: the far end needs no program.
+func TestProveGeneric(t *testing.T) {
+	l := newLab(t)
+	h := open(t, Options{Interfaces: []string{"a0"}, XDP: Generic, Limits: small()})
+	if mode, why, err := Prove(t.Context(), l.proof(h)); err != nil || mode != wire.AnswerTX {
+		t.Errorf("it says %d, %q, %v", mode, why, err)
+	}
+}
+
 // Before 6.6 the program that sends answers is attached by a filter.
 func TestAnswerByFilter(t *testing.T) {
 	l := newLab(t)

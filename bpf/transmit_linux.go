@@ -87,7 +87,7 @@ func NewTransmitter(h *Host) (_ *Transmitter, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("send past sockets: %w: tried on amd64 alone", ErrUnsupported)
 	}
-	t := &Transmitter{host: h, ways: map[netip.Addr]*way{}, first: make([]byte, sendRoom)}
+	t := &Transmitter{host: h, ways: map[netip.Addr]*way{}, first: make([]byte, sendRoom+1)}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("send past sockets: %w", errors.Join(err, t.Close()))
@@ -220,7 +220,7 @@ func (t *Transmitter) Transmit(from uint16, to netip.AddrPort, frames [][]byte) 
 	header := w.header
 	binary.BigEndian.PutUint16(header[34:], from)
 	binary.BigEndian.PutUint16(header[36:], to.Port())
-	last := 0
+	last := -1
 	for i, f := range frames {
 		if len(f) != last {
 			last = len(f)

@@ -57,8 +57,12 @@ int quern_send(struct xdp_md *ctx)
 	length = p->length;
 	if (length - 1 >= SEND_ROOM)
 		goto failed;
-	/* A run begins every packet with SEND_ROOM bytes. */
-	if (length != SEND_ROOM && bpf_xdp_adjust_tail(ctx, (int)length - SEND_ROOM))
+	/*
+	 * A run begins every packet with one byte more than any has: a packet's page
+	 * may come back from a far end that has cut it, and the kernel looks
+	 * at how long it is by now only if this changes that.
+	 */
+	if (bpf_xdp_adjust_tail(ctx, (int)length - (SEND_ROOM + 1)))
 		goto failed;
 	if (bpf_xdp_store_bytes(ctx, 0, p->bytes, length))
 		goto failed;

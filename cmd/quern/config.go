@@ -78,8 +78,10 @@ func (a *app) configure(cmd *cobra.Command, job string) (map[string]origin, erro
 			return
 		}
 		// An empty variable counts as unset.
-		if err := v.BindEnv(f.Name, envName(f.Name)); err != nil || !v.IsSet(f.Name) {
-			failed = errors.Join(failed, err)
+		if name := envName(f.Name); !notForUs(name, os.Getenv(name)) {
+			failed = errors.Join(failed, v.BindEnv(f.Name, name))
+		}
+		if !v.IsSet(f.Name) {
 			return
 		}
 		values := v.GetStringSlice(f.Name)
@@ -87,7 +89,7 @@ func (a *app) configure(cmd *cobra.Command, job string) (map[string]origin, erro
 		origins[f.Name] = fromConfig
 		if one, ok := v.Get(f.Name).(string); ok {
 			values = []string{one}
-			if os.Getenv(envName(f.Name)) != "" {
+			if env := os.Getenv(envName(f.Name)); env != "" && !notForUs(envName(f.Name), env) {
 				source = envName(f.Name)
 				origins[f.Name] = fromEnvironment
 			}
@@ -102,6 +104,12 @@ func (a *app) configure(cmd *cobra.Command, job string) (map[string]origin, erro
 // ofCluster are variables that container platforms set for a service whose
 // name is ours; they are not meant for us.
 var ofCluster = regexp.MustCompile(`^QUERN_([A-Z0-9_]*_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]*)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// notForUs says whether a variable is one of those although it has the name of a
+// setting: QUERN_PORT=tcp://10.0.0.1:80.
+func notForUs(name, value string) bool {
+	return ofCluster.MatchString(name) && strings.Contains(value, "://")
+}
 
 // checkEnvironment refuses variables that begin with QUERN_ and mean nothing.
 func checkEnvironment(environ []string) error {
@@ -139,16 +147,22 @@ func unknownKey(what, key string, known []string) error {
 
 // allKeys returns every key of any job, and those that all have.
 func allKeys() []string {
-	keys := append(generalKeys(), "config")
+	keys := append(topKeys(), "config")
 	for _, d := range jobs.All() {
 		keys = append(keys, keysOf(d.New())...)
 	}
 	return keys
 }
 
-// generalKeys returns the keys that stand at the top of a configuration file.
+// generalKeys returns the keys that all jobs have.
 func generalKeys() []string {
 	return append(keysOf(new(jobs.Common)), reportKeys...)
+}
+
+// topKeys returns the keys that stand at the top of a configuration file: those of all
+// jobs, and those of the host.
+func topKeys() []string {
+	return append(generalKeys(), keysOf(new(shuffleSettings))...)
 }
 
 // configFile returns the path of the configuration file, or "" if there is none.
@@ -207,19 +221,19 @@ func parseConfig(text []byte, job string) (map[string]any, map[string]int, error
 	if len(document.Content) == 0 {
 		return settings, lines, nil // an empty file
 	}
-	top := document.Content[0]
-	if top.Kind == yaml.ScalarNode && top.Tag == "!!null" {
+	root := document.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 		return settings, lines, nil // nothing but comments
 	}
-	general := generalKeys()
-	names := slices.Clone(general)
+	general, top := generalKeys(), topKeys()
+	names := slices.Clone(top)
 	for _, d := range jobs.All() {
 		names = append(names, d.Name)
 	}
 	// A job's section is stronger than the keys at the top, wherever it stands.
 	inSection, sectionLines := map[string]any{}, map[string]int{}
-	err := eachKey(top, func(key string, at int, value *yaml.Node) error {
-		if slices.Contains(general, key) {
+	err := eachKey(root, func(key string, at int, value *yaml.Node) error {
+		if slices.Contains(top, key) {
 			return addSetting(settings, lines, key, at, value)
 		}
 		definition, ok := jobs.Lookup(key)
@@ -337,7 +351,10 @@ and may set common ones for that job alone:
     sort:
       spill-dir: /fast/disk
 
-A key or QUERN_ variable that no job knows is an error.
+What is about this host and no job (--shuffle, --interface and the like, see
+'quern doctor --help') stands at the top, too, and only there.
+
+A key or QUERN_ variable that means nothing is an error.
 
 A job file (quern run) says all about the job itself: of the configuration and
 the environment only the common options count. Order: flags, environment, job

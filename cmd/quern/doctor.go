@@ -26,49 +26,48 @@ type doctorReport struct {
 var errCannotFold = errors.New("the kernel can't fold here")
 
 func (a *app) doctorCommand() *cobra.Command {
-	var device, mode, root string
+	settings := newShuffleSettings()
+	var root string
 	var asJSON, clean bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "say what this machine can do for the fold in the kernel, and what it lacks",
 		Long: `Says what this machine can do for the fold in the kernel, and what it lacks, each
 with the one command or right that mends it. It loads the programs, folds known
-frames in them and checks the sums. The last line says what the setting auto
-would choose, and why.
+frames in them and checks the sums. The last line says who folds with the
+settings as they are, and why.
+
+The settings can also stand in the environment and the configuration file (see
+'quern help configuration'). There is no cluster yet that uses them; doctor
+says what they would do.
 
 Without --interface no network interface is looked at. With it, a program that
 passes everything is attached to it for a moment, unless one is there already;
-with some drivers that interrupts traffic for an instant.
+with some drivers that interrupts traffic for an instant. Doctor displaces
+nothing, whatever --xdp-replace says.
 
 Exit codes: 0 if the kernel can fold, 1 if something that it needs is missing or
-leftovers could not be removed, 2 for wrong usage. What stands in the table as a
-warning makes no difference.`,
+leftovers could not be removed, 2 for wrong usage (also --shuffle kernel without
+--interface). What stands in the table as a warning makes no difference.`,
 		Example: `  quern doctor                        the machine
   sudo quern doctor --interface eth0  an interface, too
   sudo quern doctor --clean           remove what killed processes have left`,
 		GroupID: otherGroup,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o := bpf.Options{}
-			var err error
-			if o.XDP, err = bpf.ParseXDPMode(mode); err != nil {
-				return usageErrorf(cmd, "--%s: %w", bpf.XDPModeSetting, err)
+			if _, err := a.configure(cmd, ""); err != nil {
+				return err
 			}
-			if cmd.Flags().Changed("interface") {
-				if device == "" {
-					return usageErrorf(cmd, "--interface needs the name of a network interface")
-				}
-				o.Interfaces = []string{device}
-			}
-			if err := o.Validate(); err != nil {
-				return usageErrorf(cmd, "%w", err)
+			mode, o, err := settings.parse(cmd)
+			if err != nil {
+				return err
 			}
 			r := doctorReport{}
 			var cleanErr error
 			if clean {
 				r.Removed, cleanErr = bpf.CleanAll(root)
 			}
-			r.Report = bpf.Examine(o)
+			r.Report = bpf.Examine(mode, o)
 			r.Leftovers = bpf.Leftovers(root)
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), r)
@@ -81,15 +80,18 @@ warning makes no difference.`,
 			if cleanErr != nil {
 				return fmt.Errorf("remove leftovers: %w", cleanErr)
 			}
-			if !r.KernelFold {
+			switch {
+			case !r.KernelFold:
 				return errCannotFold
+			case r.Folds == "":
+				return usageErrorf(cmd, "--shuffle kernel needs a network interface: name it by --interface")
 			}
 			return nil
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().StringVar(&device, "interface", "", "look at this network `interface`, too")
-	cmd.Flags().StringVar(&mode, bpf.XDPModeSetting, bpf.Native.String(), "`mode` that is wanted there: native or generic")
+	addFlags(cmd.Flags(), shuffleGroup, settings)
+	completeShuffle(cmd)
 	cmd.Flags().BoolVar(&clean, "clean", false, "remove what processes that are gone have left; those that live are not touched")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	cmd.Flags().StringVar(&root, "run-dir", bpf.Root, "`folder` that instances have their state in")
@@ -117,7 +119,7 @@ func (r *doctorReport) print(w io.Writer, clean, colour bool) error {
 		width = max(width, len(c.Name))
 	}
 	codes := map[bpf.State]string{bpf.OK: "32", bpf.Warning: "33", bpf.Missing: "31"}
-	for _, c := range r.Checks {
+	for i, c := range r.Checks {
 		state := fmt.Sprintf("%-7s", c.State)
 		if colour {
 			state = "\x1b[" + codes[c.State] + "m" + state + "\x1b[0m"
@@ -127,7 +129,8 @@ func (r *doctorReport) print(w io.Writer, clean, colour bool) error {
 			fmt.Fprintf(&b, " (since Linux %s)", c.Since)
 		}
 		b.WriteByte('\n')
-		if c.Fix != "" {
+		// What mends several things is said behind the last of them.
+		if c.Fix != "" && (i+1 == len(r.Checks) || r.Checks[i+1].Fix != c.Fix) {
 			fmt.Fprintf(&b, "%7s  %*s  -> %s\n", "", width, "", c.Fix)
 		}
 	}
@@ -142,12 +145,12 @@ func (r *doctorReport) print(w io.Writer, clean, colour bool) error {
 		}
 	}
 	if len(r.Leftovers) > 0 {
-		fmt.Fprintf(&b, "\nleft by processes that are gone (sudo quern doctor --clean):\n")
+		b.WriteString("\nleft by processes that are gone (doctor --clean, as root, removes it):\n")
 		for _, s := range r.Leftovers {
 			fmt.Fprintf(&b, "  %s\n", s)
 		}
 	}
-	fmt.Fprintf(&b, "\nauto: %s\n", r.Why)
+	fmt.Fprintf(&b, "\n%s: %s\n", r.Mode, r.Why)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

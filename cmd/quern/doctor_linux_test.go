@@ -90,8 +90,32 @@ func TestDoctorInterface(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	_ = cmd.Run()
 	r := doctorJSON(t, outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()})
-	if !r.KernelFold || r.Auto != "kernel" || r.Interface != "a0" || !strings.Contains(r.Why, "a0 (native XDP)") {
+	if !r.KernelFold || r.Folds != "kernel" || r.Interface != "a0" || !strings.Contains(r.Why, "a0 (native XDP)") {
 		t.Errorf("report: %+v", r.Report)
+	}
+}
+
+// What may not be looked into is not called clean.
+func TestDoctorCleanWithoutRights(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("running as another user needs root")
+	}
+	program := forAll(t)
+	root := filepath.Join(filepath.Dir(program), "run")
+	if err := os.MkdirAll(filepath.Join(root, "closed"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(filepath.Join(root, "closed"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "doctor", "--clean", "--run-dir", root)
+	cmd.Env, cmd.Dir = []string{"HOME=/nonexistent"}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	_ = cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); code != exitFailed || !strings.Contains(stderr.String(), "closed: run this as root") {
+		t.Errorf("exit code %d, stderr:\n%s", code, stderr.String())
 	}
 }
 

@@ -20,8 +20,11 @@ func doctorJSON(t *testing.T, o outcome) (r doctorReport) {
 		t.Errorf("stdout is not one line: %q", o.stdout)
 	}
 	want := exitOK
-	if !r.KernelFold {
+	switch {
+	case !r.KernelFold:
 		want = exitFailed
+	case r.Folds == "":
+		want = exitUsage
 	}
 	if o.code != want {
 		t.Errorf("exit code %d, want %d; stderr:\n%s", o.code, want, o.stderr)
@@ -35,7 +38,7 @@ func doctorJSON(t *testing.T, o outcome) (r doctorReport) {
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	r := doctorJSON(t, quern(t, "doctor", "--json", "--run-dir", t.TempDir()))
-	if len(r.Checks) == 0 || r.Auto != "kernel" && r.Auto != "user" || r.Why == "" || r.XDPMode != "native" || (r.Auto == "kernel") != r.KernelFold {
+	if len(r.Checks) == 0 || r.Mode != "auto" || r.Folds != "user" || r.Why == "" || r.XDPMode != "native" {
 		t.Errorf("report: %+v", r.Report)
 	}
 	for _, c := range r.Checks {

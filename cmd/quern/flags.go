@@ -122,6 +122,10 @@ func wanted(flag *pflag.Flag) string {
 		return "no number"
 	case "bool":
 		return "neither true nor false"
+	case "duration":
+		return "no time such as 5ms or 1s"
+	case "percent":
+		return "no chance: write 5% or 0.05, at most 100% or 1"
 	}
 	return "no valid value"
 }

@@ -161,7 +161,7 @@ func (a *app) labRun(cmd *cobra.Command, f *labFlags, args []string) int {
 		}
 	}
 	if _, err := exec.LookPath(args[0]); err != nil {
-		return fail(codeOfStart(err), err)
+		return fail(codeOfStart(err), fmt.Errorf("COMMAND cannot be run: %w", err))
 	}
 	begin := time.Now()
 	lab, err := netlab.New(f.options)
@@ -363,6 +363,10 @@ Labs that live are not touched. Building a lab does this, too.`,
 			swept, err := netlab.Sweep()
 			for _, s := range swept {
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: removed %d names, killed %d processes\n", s.Lab, s.Names, s.Processes)
+			}
+			if errors.Is(err, fs.ErrPermission) {
+				// Not an input that cannot be read, which has an exit code of its own.
+				return fmt.Errorf("what labs have left is root's to remove: sudo quern lab clean (%s)", oneLine(err))
 			}
 			if err == nil && len(swept) == 0 {
 				fmt.Fprintln(cmd.OutOrStdout(), "nothing was left")

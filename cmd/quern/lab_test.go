@@ -37,4 +37,6 @@ func TestLabHelp(t *testing.T) {
 		}
 	}
 	quern(t, "lab", "rnu").failure(t, exitUsage, "rnu")
+	quern(t, "lab", "run", "--loss", "5", "--", "true").failure(t, exitUsage, "--loss", "5% or 0.05")
+	quern(t, "lab", "run", "--delay", "5", "--", "true").failure(t, exitUsage, "--delay", "5ms")
 }

@@ -154,6 +154,7 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 		{ownGroup, "Options"},
 		{commonGroup, "Options that all jobs have"},
 		{reportGroup, "What is said on standard error"},
+		{shuffleGroup, "Settings of this host's part in the shuffle"},
 		{"", "Flags"},
 	} {
 		set := pflag.NewFlagSet(g.title, pflag.ContinueOnError)

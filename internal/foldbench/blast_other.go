@@ -8,7 +8,10 @@ import (
 	"net/netip"
 
 	"github.com/quernmr/quern/internal/netlab"
+	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/commit"
 )
 
-func blast([]*commit.Output, int, netip.AddrPort) (uint64, error) { return 0, netlab.ErrUnavailable }
+func blast([]*commit.Output, int, netip.AddrPort, shuffle.Transmitter) (uint64, error) {
+	return 0, netlab.ErrUnavailable
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/rpc"
+	"sync"
 
 	"github.com/quernmr/quern/shuffle"
 )
@@ -75,8 +76,14 @@ func serveControl(l net.Listener, c shuffle.Control) error {
 	return nil
 }
 
-// controlClient asks a receiver in another process.
-type controlClient struct{ *rpc.Client }
+// controlClient asks a receiver in another process. As a cluster's would, it opens
+// a job and a target once, not for every push.
+type controlClient struct {
+	*rpc.Client
+	endpoint func() (shuffle.Endpoint, error)
+	mu       sync.Mutex
+	opened   map[any]bool // jobs and targets
+}
 
 var _ shuffle.Control = (*controlClient)(nil)
 
@@ -85,7 +92,24 @@ func dialControl(path string) (*controlClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("control plane: %w", err)
 	}
-	return &controlClient{rpc.NewClient(conn)}, nil
+	c := &controlClient{Client: rpc.NewClient(conn), opened: map[any]bool{}}
+	c.endpoint = sync.OnceValues(func() (e shuffle.Endpoint, err error) {
+		err = c.call(context.Background(), "Endpoint", &None{}, &e)
+		return e, err
+	})
+	return c, nil
+}
+
+// once calls open unless that was done for id before.
+func (c *controlClient) once(id any, open func() error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.opened[id] {
+		return nil
+	}
+	err := open()
+	c.opened[id] = err == nil
+	return err
 }
 
 func (c *controlClient) call(ctx context.Context, method string, in, out any) error {
@@ -100,17 +124,16 @@ func (c *controlClient) call(ctx context.Context, method string, in, out any) er
 	}
 }
 
-func (c *controlClient) Endpoint(ctx context.Context) (e shuffle.Endpoint, err error) {
-	err = c.call(ctx, "Endpoint", &None{}, &e)
-	return e, err
+func (c *controlClient) Endpoint(context.Context) (e shuffle.Endpoint, err error) {
+	return c.endpoint()
 }
 
 func (c *controlClient) OpenJob(ctx context.Context, job shuffle.JobSpec) error {
-	return c.call(ctx, "OpenJob", &job, &None{})
+	return c.once(job.ID, func() error { return c.call(ctx, "OpenJob", &job, &None{}) })
 }
 
 func (c *controlClient) OpenTarget(ctx context.Context, target shuffle.TargetSpec) error {
-	return c.call(ctx, "OpenTarget", &target, &None{})
+	return c.once(target.ID, func() error { return c.call(ctx, "OpenTarget", &target, &None{}) })
 }
 
 func (c *controlClient) Open(ctx context.Context, streams []shuffle.StreamSpec) (grants []shuffle.Grant, err error) {

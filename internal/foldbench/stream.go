@@ -196,6 +196,7 @@ type StreamSender struct {
 	Meter
 	in      StreamSend
 	kernel  *bpf.Host
+	past    *bpf.Transmitter // nil: frames go by sockets
 	jobs    *shuffle.JobSlots
 	control *controlClient
 	bulk    *push.Sender
@@ -211,8 +212,9 @@ type StreamSend struct {
 	Control    string // path of the control plane's socket
 	To         netip.Addr
 	Keys       int
-	Trips      int // frames that round trips are measured with at most
-	Concurrent int // outputs that are under way at once; 0: as many as keep the sender busy
+	Trips      int  // frames that round trips are measured with at most
+	Sockets    bool // frames go by sockets even if there are programs
+	Concurrent int  // outputs that are under way at once; 0: as many as keep the sender busy
 }
 
 // framePairs is how many pairs a frame holds.
@@ -251,6 +253,12 @@ func (s *StreamSender) Open(in *StreamSend, _ *None) (err error) {
 		}
 		s.jobs = shuffle.NewJobSlots(s.kernel, streamLimits.Jobs)
 		opts.Kernel, opts.Jobs = s.kernel, s.jobs
+		if !in.Sockets {
+			if s.past, err = bpf.NewTransmitter(s.kernel); err != nil {
+				return err
+			}
+			opts.Transmitter = s.past
+		}
 	} else {
 		opts.Memory = shuffle.NewMemory(shuffle.Limits{Streams: 1, Targets: 1, Outgoing: streamLimits.Outgoing})
 	}
@@ -343,6 +351,7 @@ func addReports(a, b push.Report) push.Report {
 	a.Wakeups += b.Wakeups
 	a.Probes += b.Probes
 	a.Bursts += b.Bursts
+	a.Past += b.Past
 	a.StatusCalls += b.StatusCalls
 	return a
 }
@@ -364,6 +373,9 @@ func (s *StreamSender) Trips(_ *None, out *StreamTrips) (err error) {
 		opts := push.Options{Retry: 3 * time.Second, Stall: 30 * time.Second, Ports: 1, Window: 1}
 		if s.kernel != nil {
 			opts.Kernel, opts.Jobs = s.kernel, s.jobs
+			if s.past != nil {
+				opts.Transmitter = s.past
+			}
 		}
 		if s.single, err = push.New(opts); err != nil {
 			return err
@@ -378,14 +390,17 @@ func (s *StreamSender) Trips(_ *None, out *StreamTrips) (err error) {
 }
 
 // Blast sends the frames of all outputs so many times without a receiver that
-// knows of them, as the sender does: tagged, cut by the system, from several ports. It
-// is what sending alone costs.
+// knows of them, as the sender does. It is what sending alone costs.
 func (s *StreamSender) Blast(rounds *int, out *Sent) error {
 	if s.bulk == nil {
 		return errors.New("is not open")
 	}
 	began := time.Now()
-	pairs, err := blast(s.outputs, *rounds, netip.AddrPortFrom(s.in.To, shuffle.Port))
+	var past shuffle.Transmitter
+	if s.past != nil {
+		past = s.past
+	}
+	pairs, err := blast(s.outputs, *rounds, netip.AddrPortFrom(s.in.To, shuffle.Port), past)
 	*out = Sent{pairs, time.Since(began)}
 	return err
 }
@@ -397,6 +412,9 @@ func (s *StreamSender) Close() error {
 		if p != nil {
 			errs = append(errs, p.Close())
 		}
+	}
+	if s.past != nil {
+		errs = append(errs, s.past.Close())
 	}
 	if s.kernel != nil {
 		errs = append(errs, s.kernel.Close())

@@ -160,6 +160,9 @@ func (u *push) openAgain(ctx context.Context, s *stream) func() error {
 		if err != nil {
 			return err
 		}
+		if !u.live[s] {
+			return nil // it was closed meanwhile, and its slot may be another's
+		}
 		u.report.Reopened++
 		g := grants[0]
 		if g.Done || g.Token != s.grant.Token || g.Slot != s.grant.Slot {
@@ -279,7 +282,7 @@ func (u *push) nextParcel() (*stream, []int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for s, frames := range u.parcels {
-		if len(frames) == 0 {
+		if len(frames) == 0 || !u.live[s] {
 			delete(u.parcels, s)
 			continue
 		}
@@ -307,7 +310,9 @@ func (u *push) carry(ctx context.Context, s *stream, frames []int) func() error 
 			return err
 		}
 		u.report.Delivered += uint64(len(frames))
-		s.deliver(frames)
+		if u.live[s] { // else it was closed meanwhile, and its slot may be another's
+			s.deliver(frames)
+		}
 		return nil
 	}
 }

@@ -26,6 +26,9 @@ type Options struct {
 	// Kernel absorbs acknowledgements if it is not nil; Jobs must then be set too.
 	Kernel shuffle.Kernel
 	Jobs   Jobs
+	// Transmitter sends frames past the sockets to receivers whose programs fold. nil:
+	// all go by sockets.
+	Transmitter shuffle.Transmitter
 	// Memory holds the sending ends if there is no kernel; nil: memory of its own.
 	Memory *shuffle.Memory
 	Log    *slog.Logger // nil: nothing is logged
@@ -109,6 +112,7 @@ type Report struct {
 	Wakeups       uint64 // times the loop that sends was woken by answers
 	Probes        uint64 // times an answer was asked for since none came
 	Bursts        uint64 // system calls that sent
+	Past          uint64 // of Sent, those that went past the sockets
 	Resets        int    // times everything was opened again
 	Reopened      int    // streams opened again for lack of progress
 	StatusCalls   int

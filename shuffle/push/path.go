@@ -3,6 +3,7 @@
 package push
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/net/ipv4"
 
+	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/wire"
 )
 
@@ -22,6 +24,15 @@ const (
 	// packets is how many of those one call sends. More gains nothing that could be
 	// measured, and keeps the first ones waiting for the tags of the last.
 	packets = 2
+	// atOnce is how many frames go past the sockets at once: a call of that kind costs
+	// as much as fifty frames, and a veth holds no more than 256.
+	atOnce = 6 * burst
+	// pastLeast is how few frames are left to sockets, which are quicker and cheaper then.
+	pastLeast = burst
+	// pastWait is how long frames that go past the sockets are not answered until sockets
+	// are used again, for pastPause.
+	pastWait  = 100 * time.Millisecond
+	pastPause = 30 * time.Second
 )
 
 // path sends all frames to one destination, in a loop that runs while there
@@ -42,7 +53,10 @@ type path struct {
 	// What follows belongs to the loop.
 	window  window
 	pushes  []*push
-	turn    int // of ports
+	turn    int   // of ports
+	past    bool  // frames may go past the sockets
+	pastAt  int64 // but not before that time
+	asked   int64 // when the first one did since an answer came; 0: none
 	segment bool
 	refused bool // the system can't cut packets on this way at all
 	frame   int  // bytes of the largest frame that gets through
@@ -59,6 +73,8 @@ type batch struct {
 	entries []batched
 	packets []packet
 	singles []ipv4.Message
+	frames  [][]byte // of what goes past the sockets
+	most    int      // packets of a call
 }
 
 type batched struct {
@@ -79,11 +95,15 @@ func newPath(s *Sender, dest netip.AddrPort, ports []*port) *path {
 		sender: s, dest: dest, addr: net.UDPAddrFromAddrPort(dest), ports: ports, signal: make(chan struct{}, 1),
 		window: newWindow(s.opts), segment: segmentation && !s.opts.NoSegmentation, frame: wire.FrameSize,
 	}
-	p.batch.ms = make([]ipv4.Message, packets)
+	p.batch.most = packets
+	if p.past = s.opts.Transmitter != nil && dest.Addr().Is4(); p.past {
+		p.batch.most = atOnce / burst
+	}
+	p.batch.ms = make([]ipv4.Message, p.batch.most)
 	for i := range p.batch.ms {
 		p.batch.ms[i] = ipv4.Message{Buffers: make([][]byte, 1), OOB: segmentControl()}
 	}
-	p.batch.singles = make([]ipv4.Message, packets*burst)
+	p.batch.singles = make([]ipv4.Message, p.batch.most*burst)
 	for i := range p.batch.singles {
 		p.batch.singles[i] = ipv4.Message{Buffers: make([][]byte, 1), Addr: p.addr}
 	}
@@ -166,6 +186,7 @@ func (p *path) accept() bool {
 		}
 		p.frame = min(p.frame, s.push.frame)
 		p.segment = p.segment && !s.push.generic
+		p.past = p.past && s.push.kernel && !s.push.generic
 		if s.push.diverted {
 			p.leaveAll(s)
 		}
@@ -241,7 +262,7 @@ func (p *path) look(at int64) {
 		kept := u.streams[:0]
 		for _, s := range u.streams {
 			if s.harvest(at, w, at-s.spoke > int64(time.Millisecond)) {
-				p.blocked = 0
+				p.blocked, p.asked = 0, 0
 			}
 			if s.nKnown == s.n {
 				u.tell(s, finished)
@@ -305,6 +326,10 @@ func (p *path) due() (t int64) {
 // frame is sent once more, in the hope for an answer; then all count as lost.
 func (p *path) silent(at int64, s *stream) {
 	s.tries++
+	if p.asked != 0 && at-p.asked > int64(pastWait) {
+		p.pastAt, p.asked = at+int64(pastPause), 0
+		p.sender.opts.Log.Info("no answers to frames that go past the sockets; they go by sockets for a while", "dest", p.dest)
+	}
 	s.push.stats.probes++
 	s.spoke = at
 	if s.tries == 1 {
@@ -314,6 +339,9 @@ func (p *path) silent(at int64, s *stream) {
 	s.loseAll(&p.window)
 	p.window.silent(at)
 }
+
+// goesPast says whether frames go past the sockets now.
+func (p *path) goesPast(at int64) bool { return p.past && at >= p.pastAt }
 
 // fill sends what the window has room for.
 func (p *path) fill(at int64) {
@@ -327,7 +355,11 @@ func (p *path) fill(at int64) {
 		if room == 0 || p.window.flight > 0 && room < min(burst, p.window.limit()/2) {
 			return
 		}
-		if p.assemble(at, min(room, packets*burst)) == 0 {
+		most := packets * burst
+		if p.goesPast(at) {
+			most = atOnce
+		}
+		if p.assemble(at, min(room, most)) == 0 {
 			return
 		}
 		p.flush(at)
@@ -338,7 +370,7 @@ func (p *path) fill(at int64) {
 func (p *path) assemble(at int64, room int) (n int) {
 	b := &p.batch
 	if b.buf == nil {
-		b.buf = make([]byte, 0, packets*burst*wire.FrameSize)
+		b.buf = make([]byte, 0, b.most*burst*wire.FrameSize)
 	}
 	b.buf, b.entries, b.packets = b.buf[:0], b.entries[:0], b.packets[:0]
 	if len(p.pushes) > 1 {
@@ -348,7 +380,7 @@ func (p *path) assemble(at int64, room int) (n int) {
 	}
 	for _, u := range p.pushes {
 		for _, s := range u.streams {
-			if n >= room || len(b.packets) == packets && b.packets[packets-1].closed {
+			if n >= room || len(b.packets) == b.most && b.packets[b.most-1].closed {
 				return n
 			}
 			took := 0
@@ -391,7 +423,7 @@ func (p *path) place(s *stream, f, size int) bool {
 		}
 	}
 	if k == nil {
-		if len(b.packets) == packets {
+		if len(b.packets) == b.most {
 			return false
 		}
 		b.packets = append(b.packets, packet{from: len(b.buf), first: len(b.entries), size: size})
@@ -417,6 +449,9 @@ func (p *path) flush(at int64) {
 			wire.SetStamp(b.buf[at0:at0+size], stamp, n == k.n-1)
 			at0 += size
 		}
+	}
+	if p.goesPast(at) && len(b.entries) >= pastLeast && p.sendPast(at) {
+		return
 	}
 	for i := 0; i < len(b.packets); {
 		if !p.segment {
@@ -451,6 +486,37 @@ func (p *path) flush(at int64) {
 			i++
 		}
 	}
+}
+
+// sendPast sends the batch past the sockets. It returns false if it was not sent.
+func (p *path) sendPast(at int64) bool {
+	b := &p.batch
+	b.frames = b.frames[:0]
+	for i := range b.packets {
+		k := &b.packets[i]
+		for from := k.from; from < k.to; from += k.size {
+			b.frames = append(b.frames, b.buf[from:min(from+k.size, k.to)])
+		}
+	}
+	p.turn++
+	port := p.ports[p.turn%len(p.ports)].number
+	switch err := p.sender.opts.Transmitter.Transmit(port, p.dest, b.frames); {
+	case err == nil:
+		if p.asked == 0 {
+			p.asked = at
+		}
+		if len(p.pushes) > 0 {
+			p.pushes[0].stats.bursts++
+			p.pushes[0].stats.past += uint64(len(b.frames))
+		}
+		return true
+	case errors.Is(err, shuffle.ErrNotNow):
+		// A socket makes the system find the way.
+	default:
+		p.pastAt = at + int64(pastPause)
+		p.sender.opts.Log.Info("frames can't go past the sockets; they go by sockets for a while", "dest", p.dest, "error", err)
+	}
+	return false
 }
 
 // singles sends the frames of packets one by one.

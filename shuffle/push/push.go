@@ -31,6 +31,7 @@ type push struct {
 	frame   int // bytes of the largest frame the endpoint takes as a packet
 	window  int
 	generic bool
+	kernel  bool // programs fold there
 	began   int64
 
 	dropped chan struct{} // closed by the loop
@@ -64,8 +65,8 @@ type push struct {
 
 // stats are counts of the loop.
 type stats struct {
-	sent, again, spurious, acks, wakeups, probes, bursts uint64
-	kernel, user                                         histogram
+	sent, again, spurious, acks, wakeups, probes, bursts, past uint64
+	kernel, user                                               histogram
 }
 
 type event struct {
@@ -170,6 +171,7 @@ func (t *stats) addTo(r *Report, user, kernel *histogram) {
 	r.Wakeups += t.wakeups
 	r.Probes += t.probes
 	r.Bursts += t.bursts
+	r.Past += t.past
 	user.merge(&t.user)
 	kernel.merge(&t.kernel)
 }
@@ -229,7 +231,7 @@ func (u *push) run(parent context.Context) (err error) {
 	if u.out.Frames() == 0 {
 		return nil
 	}
-	u.frame, u.window, u.generic = wire.FrameSize, u.sender.opts.Window, end.Generic
+	u.frame, u.window, u.generic, u.kernel = wire.FrameSize, u.sender.opts.Window, end.Generic, end.Kernel
 	if end.Frame > 0 {
 		u.frame = min(u.frame, end.Frame)
 	}

@@ -22,8 +22,9 @@ type batchConn interface {
 
 // port is a source port.
 type port struct {
-	conn  *net.UDPConn
-	batch batchConn
+	conn   *net.UDPConn
+	batch  batchConn
+	number uint16
 }
 
 const (
@@ -43,7 +44,7 @@ func listen(six bool, n int) (ports []*port, err error) {
 			closeAll(ports)
 			return nil, fmt.Errorf("open a socket to send from: %w", err)
 		}
-		p := &port{conn: c}
+		p := &port{conn: c, number: uint16(c.LocalAddr().(*net.UDPAddr).Port)}
 		ports = append(ports, p)
 		_ = c.SetWriteBuffer(sendBuffer)
 		_ = c.SetReadBuffer(receiveBuffer)

@@ -140,7 +140,7 @@ func (s *stream) absorb(a *wire.AckBody, arrived int64) {
 	newer := false
 	for {
 		old := atomic.LoadUint64(&o.Stamp)
-		if a.Stamp <= old || int64(a.Stamp) > arrived {
+		if a.Stamp <= old || a.Stamp > uint64(arrived) {
 			break
 		}
 		if atomic.CompareAndSwapUint64(&o.Stamp, old, a.Stamp) {
@@ -264,7 +264,7 @@ func (s *stream) roundTrip(at int64, w *window) {
 	// A stamp is not under a frame's tag: whatever is no possible round trip is no sample.
 	rtt := int64(arrived) - int64(stamp)
 	if rtt <= 0 || int64(stamp) < s.push.began || int64(arrived) > at+int64(time.Millisecond) {
-		if int64(stamp) > at {
+		if stamp > uint64(at) {
 			atomic.CompareAndSwapUint64(&o.Stamp, stamp, s.stamp) // nothing would be newer
 		}
 		return

@@ -63,6 +63,11 @@ type Result struct {
 // ErrIncomplete leaves the target as it is; after ErrReset its streams are to be opened
 // again; after any other error it is to be begun in a new generation.
 func (r *Receiver) Finish(ctx context.Context, id shuffle.TargetID, expect Expect) (*Result, error) {
+	leave, err := r.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	t, err := r.close(id, &expect)
 	if err != nil {
 		return nil, err
@@ -72,6 +77,11 @@ func (r *Receiver) Finish(ctx context.Context, id shuffle.TargetID, expect Expec
 		t.mu.Lock()
 		t.fail(err)
 		t.mu.Unlock()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if t.gone && !errors.Is(err, shuffle.ErrReset) {
+			err = fmt.Errorf("receive: finish %s: %w", id, shuffle.ErrReset)
+		}
 		return nil, err
 	}
 	return res, nil
@@ -117,6 +127,7 @@ func (r *Receiver) close(id shuffle.TargetID, expect *Expect) (*target, error) {
 		return nil, fmt.Errorf("receive: finish %s: %w: %d of %d were opened", id, ErrIncomplete, n, expect.Streams)
 	}
 	t.finishing = true
+	r.spoil(t)
 	slots, held := r.closeStreams(t)
 	r.mu.Unlock()
 	if err := r.quiesce(); err != nil {
@@ -146,7 +157,6 @@ func (r *Receiver) close(id shuffle.TargetID, expect *Expect) (*target, error) {
 // finish drains and balances. No frame comes to the target any more.
 func (t *target) finish(ctx context.Context, expect Expect) (*Result, error) {
 	r := t.r
-	atomic.StoreUint32(&r.mem.Targets[t.slot].Dirty, 1)
 	sealed := r.tables.detach(t)
 	for _, tab := range sealed {
 		t.drain(ctx, tab)
@@ -160,10 +170,6 @@ func (t *target) finish(ctx context.Context, expect Expect) (*Result, error) {
 	t.mu.Unlock()
 	if err != nil {
 		return nil, err
-	}
-	cells := r.cells(t.slot)
-	for i := range cells {
-		res.Kernel += atomic.LoadUint64(&cells[i].Pairs)
 	}
 	if err := t.balance(res, expect); err != nil {
 		return nil, err
@@ -187,8 +193,17 @@ func (t *target) finish(ctx context.Context, expect Expect) (*Result, error) {
 
 // balance compares what was sent with what was folded.
 func (t *target) balance(res *Result, expect Expect) error {
+	t.mu.Lock()
+	drained := t.drained
+	t.mu.Unlock()
 	t.r.mu.Lock()
 	defer t.r.mu.Unlock()
+	if t.vacated { // its cells may be another's by now
+		return fmt.Errorf("receive: finish %s: %w", t.id, shuffle.ErrReset)
+	}
+	for i := range t.r.cells(t.slot) {
+		res.Kernel += atomic.LoadUint64(&t.r.cells(t.slot)[i].Pairs)
+	}
 	res.Check = expect.Check
 	known := true
 	sums := make([]uint64, t.lanes)
@@ -205,6 +220,8 @@ func (t *target) balance(res *Result, expect Expect) error {
 		return fmt.Errorf("receive: audit of %s: %w: the streams held %d pairs, the manifests say %d", t.id, ErrAudit, res.Sent, expect.Pairs)
 	case res.Sent != res.Kernel+res.User:
 		return fmt.Errorf("receive: audit of %s: %w: %d pairs were sent, %d were folded (%d in the kernel, %d in user space)", t.id, ErrAudit, res.Sent, res.Kernel+res.User, res.Kernel, res.User)
+	case res.Kernel != drained:
+		return fmt.Errorf("receive: audit of %s: %w: %d pairs were folded in the kernel, the tables that were drained held %d", t.id, ErrAudit, res.Kernel, drained)
 	case expect.Check == nil && !known:
 		return fmt.Errorf("receive: audit of %s: %w: nobody has said what its values sum up to", t.id, ErrAudit)
 	case expect.Check == nil:
@@ -251,10 +268,10 @@ func (t *target) openDrain(ctx context.Context, res *Result) error {
 	}
 	res.check = make([]uint64, t.lanes)
 	res.drain, err = fold.NewDrain(ctx, t.config, cs, t.runs, fold.Options{Workers: runtime.GOMAXPROCS(0), EarlyCheck: len(t.runs) == 0})
+	t.sorted = res.drain // for release to close, after an error too
 	if err != nil {
 		return fmt.Errorf("receive: finish %s: %w", t.id, err)
 	}
-	t.sorted = res.drain
 	if sums := res.drain.Check(); sums != nil {
 		res.known = true
 		return res.compare(sums)
@@ -371,6 +388,8 @@ func (res *Result) Close() error {
 	err := res.t.clear()
 	res.t.r.mu.Lock()
 	defer res.t.r.mu.Unlock()
-	res.t.r.vacate(res.t)
+	if !res.t.r.closed { // else the memory may be another's, or gone
+		res.t.r.vacate(res.t)
+	}
 	return err
 }

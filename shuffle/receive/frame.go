@@ -140,6 +140,10 @@ func (h *hand) frame(b, control []byte, from net.Addr) {
 			}
 		}
 	case wire.Answer:
+		if h.r.kernel == nil { // no program of ours has sent it
+			h.counts[wire.AckStray].Add(1)
+			return
+		}
 		h.counts[wire.AnswerUp].Add(1)
 		if slot := h.next(from, control); slot != nil && len(b) == wire.AckFrame {
 			copy(slot, b)

@@ -47,6 +47,9 @@ type Receiver struct {
 	bySlot []atomic.Pointer[stream] // open streams, for readers
 	nonce  atomic.Uint64            // answers made
 
+	ending sync.Mutex     // is held while the receiver ends
+	calls  sync.WaitGroup // calls that look at the memory; see enter
+
 	// life is held while targets begin and end, waits for the kernel included.
 	life sync.Mutex
 	// mu guards what follows and the maps of targets. Nobody waits for the kernel,
@@ -164,6 +167,17 @@ func New(opts Options) (_ *Receiver, err error) {
 // Port returns the UDP port that frames go to.
 func (r *Receiver) Port() int { return r.port }
 
+// enter keeps the memory there until leave is called.
+func (r *Receiver) enter() (leave func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, ErrClosed
+	}
+	r.calls.Add(1)
+	return r.calls.Done, nil
+}
+
 // quiesce waits until no program runs any more that began before the call.
 func (r *Receiver) quiesce() error {
 	if r.kernel == nil {
@@ -190,6 +204,11 @@ func (r *Receiver) Endpoint(context.Context) (shuffle.Endpoint, error) {
 func (r *Receiver) OpenJob(_ context.Context, spec shuffle.JobSpec) error {
 	if n := len(spec.Ops); n < 1 || n > fold.MaxLanes {
 		return fmt.Errorf("receive: job %s has %d lanes; 1 to %d are possible", spec.ID, n, fold.MaxLanes)
+	}
+	for i, op := range spec.Ops {
+		if op > fold.Xor {
+			return fmt.Errorf("receive: job %s: lane %d has operation %d, which does not exist", spec.ID, i, op)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,6 +265,11 @@ func bound(j *shuffle.JobSpec, lane int) bool { return lane < len(j.Bound) && j.
 // OpenTarget makes a target known. Opening it again is fine; a higher
 // generation resets it, a lower one is ErrReset.
 func (r *Receiver) OpenTarget(_ context.Context, spec shuffle.TargetSpec) error {
+	leave, err := r.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	r.life.Lock()
 	defer r.life.Unlock()
 	at := place{spec.ID.Job, spec.ID.Partition}
@@ -309,6 +333,11 @@ func (r *Receiver) newTarget(j *job, spec shuffle.TargetSpec) error {
 
 // Drop forgets a job, its targets and what they hold.
 func (r *Receiver) Drop(_ context.Context, id shuffle.JobID) error {
+	leave, err := r.enter()
+	if err != nil {
+		return nil // nothing is known any more
+	}
+	defer leave()
 	r.life.Lock()
 	defer r.life.Unlock()
 	r.mu.Lock()
@@ -375,6 +404,7 @@ func (r *Receiver) discard(t *target) error {
 		return nil
 	}
 	t.gone = true
+	r.spoil(t)
 	slots, held := r.closeStreams(t)
 	r.mu.Unlock()
 	if err := r.quiesce(); err != nil {
@@ -396,6 +426,15 @@ func (r *Receiver) discard(t *target) error {
 	return err
 }
 
+// spoil marks a target dirty before its streams are forgotten: a process that
+// takes the memory up in between would fold them into what is there already. mu
+// is held.
+func (r *Receiver) spoil(t *target) {
+	if !t.vacated {
+		atomic.StoreUint32(&r.mem.Targets[t.slot].Dirty, 1)
+	}
+}
+
 // vacate frees a target's place in the shared memory. mu is held, and no
 // program can come to it any more.
 func (r *Receiver) vacate(t *target) {
@@ -403,6 +442,7 @@ func (r *Receiver) vacate(t *target) {
 		return
 	}
 	t.vacated = true
+	atomic.StoreUint32(&r.mem.Targets[t.slot].State, 0) // first
 	r.mem.Targets[t.slot] = wire.Target{}
 	for i := range r.cells(t.slot) {
 		r.cells(t.slot)[i] = wire.Cell{}
@@ -420,9 +460,9 @@ func (r *Receiver) reset(t *target, why string) error {
 	r.life.Lock()
 	defer r.life.Unlock()
 	r.mu.Lock()
-	gone := t.gone
+	over := t.gone || r.closed
 	r.mu.Unlock()
-	if gone {
+	if over {
 		return nil
 	}
 	r.opts.Log.Warn("target begins anew", "target", t.id.String(), "why", why)
@@ -441,8 +481,8 @@ func (r *Receiver) Close() error { return r.end(false) }
 func (r *Receiver) Release() error { return r.end(true) }
 
 func (r *Receiver) end(keep bool) error {
-	r.life.Lock()
-	defer r.life.Unlock()
+	r.ending.Lock()
+	defer r.ending.Unlock()
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
@@ -450,26 +490,13 @@ func (r *Receiver) end(keep bool) error {
 	}
 	r.closed = true
 	close(r.done)
-	var list []*target
-	for _, t := range r.targets {
-		list = append(list, t)
-	}
 	r.mu.Unlock()
 	for _, s := range r.sockets {
 		s.conn.Close()
 	}
 	r.readers.Wait()
-	var failed error
-	for _, t := range list {
-		if keep {
-			t.mu.Lock()
-			t.shut = true
-			t.mu.Unlock()
-			failed = errors.Join(failed, t.clear())
-			continue
-		}
-		failed = errors.Join(failed, r.discard(t))
-	}
+	failed := r.endTargets(keep)
+	r.calls.Wait() // what they waited for is over
 	if !keep {
 		r.mu.Lock()
 		for id, j := range r.jobs {
@@ -482,6 +509,29 @@ func (r *Receiver) end(keep bool) error {
 	}
 	r.tasks.Wait()
 	return errors.Join(failed, r.release())
+}
+
+// endTargets ends all targets of a receiver that is closed.
+func (r *Receiver) endTargets(keep bool) (failed error) {
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.mu.Lock()
+	var list []*target
+	for _, t := range r.targets {
+		list = append(list, t)
+	}
+	r.mu.Unlock()
+	for _, t := range list {
+		if keep {
+			t.mu.Lock()
+			t.shut = true
+			t.mu.Unlock()
+			failed = errors.Join(failed, t.clear())
+			continue
+		}
+		failed = errors.Join(failed, r.discard(t))
+	}
+	return failed
 }
 
 // release gives back what New took.

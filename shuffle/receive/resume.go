@@ -122,8 +122,12 @@ func (r *Receiver) takeStream(slot uint32, bySlot map[int]*target) bool {
 		return false
 	}
 	key := part{uint32(s.ID[2] >> 32), uint32(s.ID[2])}
+	id := shuffle.StreamID{Target: t.id, Map: key.task, Segment: key.segment}
+	if nameHash(id).Hi != s.ID[1] {
+		return false // of a target that had the place before
+	}
 	if s.Spare[0] == slotComplete {
-		t.done[key] = sum{pairs: s.ID[3]}
+		t.done[key] = sum{id: s.ID, pairs: s.ID[3]}
 		t.kept = append(t.kept, slot)
 		return true
 	}
@@ -131,7 +135,7 @@ func (r *Receiver) takeStream(slot uint32, bySlot map[int]*target) bool {
 		return false
 	}
 	st := &stream{
-		id: shuffle.StreamID{Target: t.id, Map: key.task, Segment: key.segment}, target: t, job: t.job, slot: slot,
+		id: id, target: t, job: t.job, slot: slot,
 		frames: s.Frames, shared: s, ready: make(chan struct{}), isReady: true, asleep: true,
 	}
 	st.spec = shuffle.StreamSpec{ID: st.id, Frames: int(s.Frames), Pairs: s.ID[3]}

@@ -58,6 +58,18 @@ func TestResume(t *testing.T) {
 			}
 			s.Frames, s.Target, s.Generation = 5, 15, 1
 		}},
+		{name: "anothersStream", longest: 16, keys: 4000, kept: true, damage: func(k *fakeKernel) {
+			// A stream of a target that had the same place before, and was not forgotten in time.
+			m := k.Memory()
+			for i := range m.Streams {
+				if m.Streams[i].Spare[0] == slotOpen {
+					m.Streams[40] = m.Streams[i]
+					m.Streams[40].ID[1]++
+					m.Streams[40].ID[2] = 2 << 32
+					return
+				}
+			}
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(5, 6))

@@ -591,6 +591,7 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("answer to a probe: %+v, %v", h, err)
 	}
 	// What a program left to user space is sent on.
+	s = newGate(t).stage(t, fold.Sum)
 	ack := wire.PutAck(make([]byte, wire.AckFrame), wire.ReadHead(f), wire.AckBody{Nonce: 5, From: wire.FromKernel}, s.job.tags)
 	sent := append([]byte(nil), ack...)
 	sent[4] = byte(wire.Answer)

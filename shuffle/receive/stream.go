@@ -52,6 +52,7 @@ type stream struct {
 
 // sum is what a complete stream brought.
 type sum struct {
+	id    [4]uint64 // identity
 	pairs uint64
 	check []uint64
 	known bool // check is known
@@ -59,15 +60,18 @@ type sum struct {
 
 // identity is what a slot remembers of its stream.
 func identity(spec *shuffle.StreamSpec) (id [4]uint64) {
+	h := nameHash(spec.ID)
+	return [4]uint64{h.Lo ^ spec.Digest, h.Hi, uint64(spec.ID.Map)<<32 | uint64(spec.ID.Segment), spec.Pairs}
+}
+
+func nameHash(s shuffle.StreamID) xxh3.Uint128 {
 	var b [16 + 4*4]byte
-	s := spec.ID
 	copy(b[:], s.Target.Job[:])
 	le.PutUint32(b[16:], s.Target.Partition)
 	le.PutUint32(b[20:], s.Target.Generation)
 	le.PutUint32(b[24:], s.Map)
 	le.PutUint32(b[28:], s.Segment)
-	h := xxh3.Hash128(b[:])
-	return [4]uint64{h.Lo ^ spec.Digest, h.Hi, uint64(s.Map)<<32 | uint64(s.Segment), spec.Pairs}
+	return xxh3.Hash128(b[:])
 }
 
 func newToken() (uint64, error) {
@@ -99,6 +103,11 @@ func sameStream(a, b *shuffle.StreamSpec) bool {
 // Open opens streams, in two waits for all. It waits until there are slots for
 // them. A stream that is open gets its present grant.
 func (r *Receiver) Open(ctx context.Context, specs []shuffle.StreamSpec) ([]shuffle.Grant, error) {
+	leave, err := r.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	if len(specs) > len(r.mem.Streams) {
 		return nil, fmt.Errorf("receive: %d streams at once, this host has room for %d; open fewer", len(specs), len(r.mem.Streams))
 	}
@@ -209,8 +218,8 @@ func (r *Receiver) plan(specs []shuffle.StreamSpec) (grants []shuffle.Grant, fre
 		}
 		key := part{spec.ID.Map, spec.ID.Segment}
 		if d, ok := t.done[key]; ok {
-			if d.pairs != spec.Pairs {
-				return nil, nil, nil, fmt.Errorf("receive: %s was folded with %d pairs and is now said to have %d; a map output that changed needs a new generation", spec.ID, d.pairs, spec.Pairs)
+			if d.id != identity(spec) {
+				return nil, nil, nil, fmt.Errorf("receive: %s was folded with other frames (%d pairs, it is now said to have %d); a map output that changed needs a new generation", spec.ID, d.pairs, spec.Pairs)
 			}
 			if !d.known {
 				d.check, d.known = slices.Clone(spec.Check), true
@@ -451,6 +460,11 @@ func (r *Receiver) closeStreams(t *target) (slots []uint32, held int64) {
 // Status tells how far streams are. A stream is complete when all of its frames
 // are claimed and nobody works on one any more.
 func (r *Receiver) Status(_ context.Context, ids []shuffle.StreamID) ([]shuffle.StreamStatus, error) {
+	leave, err := r.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	list := make([]shuffle.StreamStatus, len(ids))
 	streams := make([]*stream, len(ids))
 	r.mu.Lock()
@@ -548,7 +562,7 @@ func (r *Receiver) complete(st *stream) {
 	}
 	st.complete = true
 	st.shared.Spare[0] = slotComplete
-	st.target.done[key] = sum{st.spec.Pairs, slices.Clone(st.spec.Check), st.spec.Check != nil}
+	st.target.done[key] = sum{identity(&st.spec), st.spec.Pairs, slices.Clone(st.spec.Check), st.spec.Check != nil}
 }
 
 // torn says whether a program has folded a part of a frame alone.
@@ -566,7 +580,8 @@ func (r *Receiver) torn(t *target) bool {
 	return false
 }
 
-// Confirm frees the slots of streams that the sender knows to be complete.
+// Confirm frees the slots of streams that the sender knows to be complete. ErrReset
+// says that they are not any more, since their target has begun anew.
 func (r *Receiver) Confirm(_ context.Context, ids []shuffle.StreamID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -578,12 +593,13 @@ func (r *Receiver) Confirm(_ context.Context, ids []shuffle.StreamID) error {
 		if t == nil || t.id != id.Target {
 			continue // it is over, and so is the stream
 		}
-		st := t.streams[part{id.Map, id.Segment}]
-		switch {
-		case st == nil:
+		key := part{id.Map, id.Segment}
+		if _, ok := t.done[key]; !ok {
+			return fmt.Errorf("receive: %s is confirmed and not complete: %w", id, shuffle.ErrReset)
+		}
+		st := t.streams[key]
+		if st == nil {
 			continue // confirmed before
-		case !st.complete:
-			return fmt.Errorf("receive: %s is confirmed and not complete; ask for its status first", id)
 		}
 		r.closeStream(st)
 		r.slots.Release(1)
@@ -601,6 +617,11 @@ func (r *Receiver) Confirm(_ context.Context, ids []shuffle.StreamID) error {
 
 // Deliver takes frames of a stream over the control plane.
 func (r *Receiver) Deliver(ctx context.Context, id shuffle.StreamID, frames [][]byte) error {
+	leave, err := r.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
 	r.mu.Lock()
 	t, err := r.target(id.Target)
 	if err != nil {

@@ -4,6 +4,7 @@ package receive
 
 import (
 	"context"
+	"fmt"
 	"math/bits"
 	"sync"
 	"sync/atomic"
@@ -15,13 +16,16 @@ import (
 )
 
 const (
-	// lookEvery is how often tables are looked at while streams are open.
-	lookEvery = 3 * time.Millisecond
+	// lookEvery is how often tables are looked at while streams are open and some fill,
+	// seldom how often while none does: every look wakes the process.
+	lookEvery, seldom = 3 * time.Millisecond, 48 * time.Millisecond
 	// settleAfter is how long a table that takes no more keys is left alone after a
 	// flip for that reason: the next one should know what the first has changed.
 	settleAfter = 30 * time.Millisecond
 	// fullShare is the part of the frames that may find no place: one in so many.
 	fullShare = 32
+	// fullPairs is about how many pairs a frame has that goes up since one of them has no place.
+	fullPairs = 48
 	// highWater is the load in percent at which a table is flipped, wanted the load
 	// that sizes aim at.
 	highWater, wanted = 62, 55
@@ -43,6 +47,7 @@ type tables struct {
 	bytes int64                                    // of all tables there are
 	bad   map[shuffle.TableLayout]time.Time        // when the kernel has refused them
 
+	filling              atomic.Bool   // a table may be full soon
 	missing              chan struct{} // frames go up
 	flips, made, refused atomic.Uint64
 }
@@ -53,10 +58,12 @@ type tablesOf []cellTables
 type cellTables struct {
 	table  [wire.Classes]*shuffle.Table
 	shift  [wire.Classes]uint8
-	bits   [wire.Classes]int // what the next table should have; 0: by the estimate
-	full   uint64            // frames passed up as full when last looked at
-	frames uint64            // frames folded then
-	since  time.Time         // of the last flip for that reason
+	bits   [wire.Classes]int    // what the next table should have; 0: by the estimate
+	used   [wire.Classes]uint64 // slots taken when last looked at
+	full   uint64               // frames passed up as full when last looked at
+	frames uint64               // frames folded then
+	since  time.Time            // of the last flip for that reason
+	up     uint64               // frames passed up as full until the last flip
 }
 
 func newTables(r *Receiver) *tables {
@@ -66,13 +73,18 @@ func newTables(r *Receiver) *tables {
 // watch looks at the tables until the receiver ends.
 func (x *tables) watch() {
 	defer x.r.readers.Done()
-	tick := time.NewTicker(lookEvery)
+	every := lookEvery
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-x.r.done:
 			return
 		case <-tick.C:
+			if every = min(2*every, seldom); x.filling.Load() {
+				every = lookEvery
+			}
+			tick.Reset(every)
 		case <-x.missing: // frames went up; those behind them need not
 		}
 		if err := x.look(); err != nil {
@@ -95,7 +107,8 @@ func (x *tables) want() {
 func (x *tables) prepare(t *target) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if t.tables != nil {
+	// A target that is over has no cells: they may be another's by now.
+	if t.tables != nil || t.untabled {
 		return
 	}
 	t.tables = make(tablesOf, x.r.mem.CPUs)
@@ -169,6 +182,7 @@ func (x *tables) look() error {
 	r.mu.Unlock()
 	now := time.Now()
 	var flips []flip
+	x.filling.Store(false)
 	for _, t := range list {
 		for cpu := range t.tables {
 			flips = x.lookAt(t, &r.cells(t.slot)[cpu], &t.tables[cpu], now, flips)
@@ -216,7 +230,7 @@ func (x *tables) lookAt(t *target, cell *wire.Cell, have *cellTables, now time.T
 	if full-have.full+frames-have.frames >= fullShare || overfull {
 		have.full, have.frames = full, frames
 	}
-	fullest, load := -1, -1.0
+	fullest, load, held := -1, -1.0, uint64(0)
 	for class := range wire.Classes {
 		tab := have.table[class]
 		if tab == nil {
@@ -230,22 +244,31 @@ func (x *tables) lookAt(t *target, cell *wire.Cell, have *cellTables, now time.T
 			continue // it never fills
 		}
 		slots := uint64(1) << tab.Layout.Bits
+		// Sixteen times as many keys as since the last look.
+		if grown := used - min(used, have.used[class]); used+16*grown >= slots*highWater/100 {
+			x.filling.Store(true)
+		}
+		have.used[class] = used
 		if l := float64(used) / float64(slots); l > load {
-			fullest, load = class, l
+			fullest, load, held = class, l, used
 		}
 		if used*100 >= slots*highWater || pairs >= manyPairs {
 			have.bits[class] = min(tab.Layout.Bits+1, x.r.opts.TableBits)
 			flips = x.seal(t, cell, have, class, flips)
+			have.up = full
 			overfull = false
 		}
 	}
-	if !overfull || fullest < 0 {
+	// What goes up is folded in user space, and so is what a table holds that is flipped: a
+	// flip pays once the one was as much as the other. Else a few keys that never
+	// find a place would have all others drained time and again.
+	if !overfull || fullest < 0 || (full-have.up)*fullPairs < held {
 		return flips
 	}
 	// Keys find no place in a table that is not full: a part of the hashes has
 	// more keys than its part of the slots. A larger table has more; where there
 	// is none, each part should sweep the whole table.
-	have.since = now
+	have.since, have.up = now, full
 	tab := have.table[fullest]
 	if next := min(tab.Layout.Bits+2, x.r.opts.TableBits); next > tab.Layout.Bits && x.fits(t, fullest, next) {
 		have.bits[fullest] = next
@@ -454,7 +477,7 @@ func (x *tables) detach(t *target) (list []*shuffle.Table) {
 			}
 		}
 	}
-	t.tables = nil
+	t.tables, t.untabled = nil, true
 	return list
 }
 
@@ -473,9 +496,10 @@ const drainStep = 512
 func (t *target) drain(ctx context.Context, tab *shuffle.Table) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if headOf(tab).Pairs == 0 {
+	if t.dropped || headOf(tab).Pairs == 0 {
 		return
 	}
+	t.drained += headOf(tab).Pairs
 	var err error
 	if tab.Layout.Dense {
 		err = t.drainVector(tab)
@@ -496,6 +520,11 @@ func (t *target) drainVector(tab *shuffle.Table) error {
 	for i := range t.vector {
 		t.addAt(uint64(i), t.ops[0], v.At(i))
 	}
+	for i := len(t.vector); i < v.Len(); i++ {
+		if v.At(i) != wire.Identity(t.ops[0]) {
+			return fmt.Errorf("%w: value %d of a vector of %d", wire.ErrTable, i, len(t.vector))
+		}
+	}
 	return nil
 }
 
@@ -515,7 +544,7 @@ func (t *target) drainSlots(ctx context.Context, tab *shuffle.Table) error {
 			if t.dropped {
 				return errDropped
 			}
-			if err := t.waitRoomLocked(ctx, drainStep*tab.Layout.Size()>>tab.Layout.Bits); err != nil {
+			if err := t.waitRoomLocked(ctx, drainStep*tab.Layout.Size()>>tab.Layout.Bits, true); err != nil {
 				return err
 			}
 		}

@@ -63,9 +63,12 @@ type target struct {
 	sorted     *fold.Drain      // of a finished target
 	userPairs  uint64
 	userFrames uint64
-	err        error // what went wrong first
+	err        error  // what went wrong first
+	drained    uint64 // pairs that tables held when they were drained
 
-	tables tablesOf // guarded by the lock of the receiver's tables
+	// Guarded by the lock of the receiver's tables.
+	tables   tablesOf
+	untabled bool // no table is given to it any more
 }
 
 type wireOp = uint8
@@ -168,7 +171,7 @@ func (t *target) limit() int64 {
 // hasRoom says whether n more bytes of pairs can be folded; if not it has seen
 // to it that they can be soon. The target is locked.
 func (t *target) hasRoom(n int) bool {
-	if t.errLocked() != nil {
+	if t.dropped || t.errLocked() != nil {
 		return false
 	}
 	if t.dense > 0 {
@@ -279,21 +282,23 @@ func (t *target) write(c *fold.Combiner) (fold.Run, error) {
 	return run, nil
 }
 
-// waitRoom waits until there is room for more.
+// waitRoom waits until there is room for more, or nothing is taken any more.
 func (t *target) waitRoom(ctx context.Context, n int) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.waitRoomLocked(ctx, n)
+	return t.waitRoomLocked(ctx, n, false)
 }
 
-func (t *target) waitRoomLocked(ctx context.Context, n int) error {
+// waitRoomLocked is waitRoom. A drain, which is counted in busy or is that of
+// Finish, also needs room in a target that is shut.
+func (t *target) waitRoomLocked(ctx context.Context, n int, drain bool) error {
 	stop := context.AfterFunc(ctx, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.change.Broadcast()
 	})
 	defer stop()
-	for !t.hasRoom(n) {
+	for (drain || !t.shut) && !t.hasRoom(n) {
 		if err := t.errLocked(); err != nil {
 			return err
 		}
@@ -305,6 +310,11 @@ func (t *target) waitRoomLocked(ctx context.Context, n int) error {
 		}
 		if needs(n) > t.r.opts.FoldMemory {
 			return fmt.Errorf("receive: fold %s: %d bytes do not fit in %d of memory; more --memory helps", t.id, n, t.r.opts.FoldMemory)
+		}
+		if t.shut && t.active != nil && t.active.Records() > 0 {
+			// It is being finished: nobody else has it written. Results that were not
+			// closed may hold all other memory.
+			t.spillActive()
 		}
 		if t.spills > 0 {
 			t.change.Wait()

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quernmr/quern/bpf"
+	"github.com/quernmr/quern/jobs"
+)
+
+func TestShuffleSettings(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		config string
+		env    []string
+		args   []string
+		mode   string
+		xdp    string
+	}{
+		{"default", "", nil, nil, "auto", "native"},
+		{"file", "shuffle: user\nxdp-mode: generic\n", nil, nil, "user", "generic"},
+		{"environment over file", "shuffle: user\n", []string{"QUERN_SHUFFLE=kernel", "QUERN_XDP_MODE=generic"}, nil, "kernel", "generic"},
+		{"flag over environment", "shuffle: user\n", []string{"QUERN_SHUFFLE=kernel"}, []string{"--shuffle=auto"}, "auto", "native"},
+		{"beside those of jobs", "memory: 4GiB\nshuffle: user\nwordcount: {lower: true}\n", []string{"QUERN_MIN_COUNT=2"}, nil, "user", "native"},
+		// What Kubernetes sets for a service named quern is no port of ours.
+		{"cluster variables", "port: 7000\n", []string{"QUERN_PORT=tcp://10.0.0.1:80", "QUERN_SERVICE_HOST=10.0.0.1"}, nil, "auto", "native"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"doctor", "--json", "--run-dir", t.TempDir()}, c.args...)
+			if c.config != "" {
+				args = append(args, "--config", file(t, "c.yaml", c.config))
+			}
+			r := doctorJSON(t, run(t, call{args: args, env: c.env}))
+			if r.Mode != c.mode || r.XDPMode != c.xdp || (c.mode == "kernel") != (r.Folds == "") {
+				t.Errorf("%+v", r.Report)
+			}
+		})
+	}
+}
+
+func TestWrongShuffleSettings(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		config string
+		env    string
+		args   []string
+		says   []string
+	}{
+		{"mode", "", "", []string{"--shuffle=kernal"}, []string{"--shuffle", `"kernal"`, "auto, kernel, user"}},
+		{"mode in a variable", "", "QUERN_SHUFFLE=kernal", nil, []string{"--shuffle", `"kernal"`}},
+		{"XDP mode", "", "", []string{"--xdp-mode=auto"}, []string{"--xdp-mode", "native, generic"}},
+		{"port", "", "", []string{"--port=0"}, []string{"--port 0"}},
+		{"port that is none", "", "QUERN_PORT=http", nil, []string{"QUERN_PORT", `"http"`, "no whole number"}},
+		{"memory", "", "", []string{"--table-memory=0"}, []string{"--table-memory", `"0"`}},
+		{"memory without a number", "", "", []string{"--table-memory=much"}, []string{"--table-memory", `"much"`, "512MiB"}},
+		{"no interface", "", "", []string{"--interface="}, []string{"--interface"}},
+		{"flag", "", "", []string{"--suffle=user"}, []string{"did you mean --shuffle?"}},
+		{"variable", "", "QUERN_SHUFLE=user", nil, []string{"QUERN_SHUFLE", "did you mean QUERN_SHUFFLE?"}},
+		{"key", "\nxdp-mod: generic\n", "", nil, []string{"c.yaml:2:", "did you mean xdp-mode?"}},
+		{"in a job's section", "wordcount: {shuffle: user}\n", "", nil, []string{"c.yaml:1:", "wordcount.shuffle"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"doctor"}, c.args...)
+			if c.config != "" {
+				args = append(args, "--config", file(t, "c.yaml", c.config))
+			}
+			var env []string
+			if c.env != "" {
+				env = []string{c.env}
+			}
+			run(t, call{args: args, env: env}).failure(t, exitUsage, c.says...)
+		})
+	}
+}
+
+// Errors of bpf tell users to change settings; there must be a flag for each. And no
+// job may have an option of the same name, since both share variables.
+func TestSettingNames(t *testing.T) {
+	t.Parallel()
+	ours := keysOf(newShuffleSettings())
+	for _, name := range []string{bpf.ReplaceSetting, bpf.TableMemorySetting, bpf.XDPModeSetting} {
+		if !slices.Contains(ours, name) {
+			t.Errorf("there is no flag --%s", name)
+		}
+	}
+	for _, d := range jobs.All() {
+		for _, key := range append(keysOf(d.New()), generalKeys()...) {
+			if slices.Contains(ours, key) {
+				t.Errorf("%s has an option %s, too", d.Name, key)
+			}
+		}
+	}
+	help := quern(t, "doctor", "--help").success(t)
+	for _, name := range ours {
+		if !strings.Contains(help, "--"+name) {
+			t.Errorf("help of doctor does not show --%s", name)
+		}
+	}
+}
+
+// Settings of the host disturb no job.
+func TestShuffleSettingsBesideJobs(t *testing.T) {
+	t.Parallel()
+	config := file(t, "c.yaml", "shuffle: kernel\ninterface: eth7\nport: 7000\nxdp-mode: generic\nxdp-replace: true\ntable-memory: 1GiB\n")
+	args := []string{"wordcount", file(t, "in", words), "--config", config}
+	if got := run(t, call{args: args, env: []string{"QUERN_SHUFFLE=user"}}).success(t); got != "a\t3\nb\t2\nc\t1\n" {
+		t.Errorf("got %q", got)
+	}
+	quern(t, "wordcount", "--shuffle=user").failure(t, exitUsage, "--shuffle")
+}
