@@ -46,7 +46,7 @@ func (r *Report) add(name string, state State, found, fix string) {
 // called, since it would displace programs where that is allowed.
 func (r *Report) conclude(mode shuffle.Mode) {
 	r.Mode, r.KernelFold = mode.String(), true
-	reason := "no network interface was named"
+	reason := noInterface
 	for _, c := range r.Checks {
 		if c.State == Missing {
 			r.KernelFold, reason = false, c.Name+": "+c.Found

@@ -312,7 +312,7 @@ func TestChoose(t *testing.T) {
 		{shuffle.Auto, on("e0"), false, "the MTU of e0 (native XDP) is 1480, and frames take 1488", ""},
 		{shuffle.KernelOnly, on("e0"), false, "", "the MTU of e0"},
 		{shuffle.Auto, Options{}, false, "no network interface was named", ""},
-		{shuffle.KernelOnly, Options{}, false, "", "name the network interface"},
+		{shuffle.KernelOnly, Options{}, false, "", "--interface names one"},
 		{shuffle.Auto, Options{Port: -1}, false, "", "port"},
 	} {
 		k, why, err := Choose(c.mode, c.o)

@@ -27,9 +27,9 @@ func Choose(mode shuffle.Mode, o Options) (k shuffle.Kernel, why string, err err
 	}
 	if len(o.Interfaces) == 0 {
 		if mode == shuffle.KernelOnly {
-			return nil, "", errors.New("the kernel shall fold: name the network interface that frames come in by")
+			return nil, "", errors.New("the kernel shall fold, and " + noInterface)
 		}
-		return nil, "user space folds: no network interface was named", nil
+		return nil, "user space folds: " + noInterface, nil
 	}
 	h, err := Open(o)
 	forgets := errors.Is(err, errNoMount)

@@ -19,7 +19,11 @@ const (
 	ReplaceSetting     = "xdp-replace"  // Options.Replace
 	TableMemorySetting = "table-memory" // Options.TableMemory
 	XDPModeSetting     = "xdp-mode"     // Options.XDP
+	InterfaceSetting   = "interface"    // Options.Interfaces
 )
+
+// noInterface is why the kernel does not fold where nobody said where.
+const noInterface = "no network interface was named (--" + InterfaceSetting + " names one)"
 
 // Root is where instances have their directories, unless told otherwise. It is
 // lost at a reboot, as the programs are.

@@ -324,11 +324,10 @@ func (t *Transmitter) find(to netip.Addr, w *way) error {
 		return fmt.Errorf("%w: interface %s is no Ethernet", ErrUnsupported, l.Attrs().Name)
 	}
 	w.iface = uint32(r.LinkIndex)
-	h := w.header[:0]
-	h = append(append(append(h, far...), near...), 0x08, 0x00)
+	h := append(append(append([]byte(nil), far...), near...), 0x08, 0x00)
 	// Version and length; then identification 0, which an atomic packet may have, and don't fragment.
 	h = append(h, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0)
-	h = append(append(h, source.AsSlice()...), to.AsSlice()...)
+	copy(w.header[:], append(append(h, source.AsSlice()...), to.AsSlice()...))
 	return nil
 }
 

@@ -24,6 +24,7 @@ type JobSlots struct {
 
 type heldSlot struct {
 	slot, refs int
+	keys       *wire.Job // in the slot; nil: not written by this process
 }
 
 // NewJobSlots hands out the first n slots of a kernel; n is Limits.Jobs.
@@ -36,14 +37,21 @@ func NewJobSlots(kernel Kernel, n int) *JobSlots {
 }
 
 // Acquire returns a slot that holds the keys of a job, the same for each caller
-// that holds it. It returns ErrNoSlot if there is none.
+// that holds it. It returns ErrNoSlot if there is none, and refuses other keys than
+// those that the job is open with.
 func (s *JobSlots) Acquire(job JobID, keys *wire.Job) (slot int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h := s.held[job]; h != nil {
-		// A slot that was reserved has its keys only now.
-		if err := s.kernel.SetJob(h.slot, keys); err != nil {
-			return 0, fmt.Errorf("keys of job %s: %w", job, err)
+		switch {
+		case h.keys == nil: // the slot was reserved
+			if err := s.kernel.SetJob(h.slot, keys); err != nil {
+				return 0, fmt.Errorf("keys of job %s: %w", job, err)
+			}
+			copied := *keys
+			h.keys = &copied
+		case *h.keys != *keys:
+			return 0, fmt.Errorf("job %s is open with another secret; a job keeps its secret, give the new one another id", job)
 		}
 		h.refs++
 		return h.slot, nil
@@ -56,7 +64,8 @@ func (s *JobSlots) Acquire(job JobID, keys *wire.Job) (slot int, err error) {
 		return 0, fmt.Errorf("keys of job %s: %w", job, err)
 	}
 	s.free = s.free[:len(s.free)-1]
-	s.held[job] = &heldSlot{slot, 1}
+	copied := *keys
+	s.held[job] = &heldSlot{slot, 1, &copied}
 	return slot, nil
 }
 
@@ -75,7 +84,7 @@ func (s *JobSlots) Reserve(job JobID, slot int) bool {
 	for i, f := range s.free {
 		if f == slot {
 			s.free = append(s.free[:i], s.free[i+1:]...)
-			s.held[job] = &heldSlot{slot, 1}
+			s.held[job] = &heldSlot{slot, 1, nil}
 			return true
 		}
 	}

@@ -85,7 +85,7 @@ func TestWrongShuffleSettings(t *testing.T) {
 func TestSettingNames(t *testing.T) {
 	t.Parallel()
 	ours := keysOf(newShuffleSettings())
-	for _, name := range []string{bpf.ReplaceSetting, bpf.TableMemorySetting, bpf.XDPModeSetting} {
+	for _, name := range []string{bpf.ReplaceSetting, bpf.TableMemorySetting, bpf.XDPModeSetting, bpf.InterfaceSetting} {
 		if !slices.Contains(ours, name) {
 			t.Errorf("there is no flag --%s", name)
 		}

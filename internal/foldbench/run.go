@@ -250,6 +250,9 @@ func (b *bench) rest() error {
 	after, err := MachineTime()
 	b.background = float64(after-before) / float64(time.Since(began))
 	b.say("without work the machine uses %.3f of a processor", b.background)
+	if b.background > atRest {
+		b.say("that is too much: times are those of the two processes, not of the whole machine")
+	}
 	return err
 }
 
@@ -258,6 +261,18 @@ type used struct {
 	send, receive float64 // of the processes
 	interrupts    float64 // of the kernel's threads that go on with what interrupts began
 	machine       float64 // of all, less what it uses while nothing is measured
+}
+
+// atRest is how many processors a machine may use that counts as idle.
+const atRest = 0.2
+
+// cost is what something took of the machine; where that does other things too,
+// of both processes and of the kernel's threads for interrupts.
+func (b *bench) cost(u used, condition string) float64 {
+	if condition == Busy || b.background > atRest || b.o.Quick {
+		return u.send + u.receive + u.interrupts
+	}
+	return u.machine
 }
 
 // watch runs f and tells what it used. Both roles embed Meter.
@@ -306,10 +321,7 @@ func (b *bench) measure(ctx context.Context, s session, condition string) (Resul
 	note := s.self().note
 	n := float64(sent.Pairs)
 	r.PairsPerSecond = n / sent.Took.Seconds()
-	r.CPUNsPerPair = u.machine / n
-	if condition == Busy { // the machine does other things above all
-		r.CPUNsPerPair = (u.send + u.receive + u.interrupts) / n
-	}
+	r.CPUNsPerPair = b.cost(u, condition) / n
 	r.RecvCPUNsPerPair = u.receive / n
 	var alone Sent
 	a, err := b.watch(ctx, s, func() (err error) {
@@ -320,11 +332,8 @@ func (b *bench) measure(ctx context.Context, s session, condition string) (Resul
 		return r, err
 	}
 	if alone.Pairs > 0 {
-		cost := a.machine
-		if condition == Busy {
-			cost = a.send + a.interrupts
-		}
-		r.RecvCPUNsPerPair = r.CPUNsPerPair - cost/float64(alone.Pairs)
+		a.receive = 0 // it does nothing
+		r.RecvCPUNsPerPair = r.CPUNsPerPair - b.cost(a, condition)/float64(alone.Pairs)
 	}
 	r.SendCPUNsPerPair = r.CPUNsPerPair - r.RecvCPUNsPerPair
 	if r.ProgramNsPerPair, err = s.program(ctx, b.o.Pairs/4); err != nil {
@@ -369,10 +378,7 @@ func (b *bench) ping(ctx context.Context, s session, condition string) (Result, 
 	}
 	n := float64(sent.Pairs)
 	r.PairsPerSecond = n / sent.Took.Seconds()
-	r.CPUNsPerPair = u.machine / n
-	if condition == Busy {
-		r.CPUNsPerPair = (u.send + u.receive + u.interrupts) / n
-	}
+	r.CPUNsPerPair = b.cost(u, condition) / n
 	r.RecvCPUNsPerPair = u.receive / n
 	r.SendCPUNsPerPair = r.CPUNsPerPair - r.RecvCPUNsPerPair
 	r.RTTp50Us, r.RTTp99Us = micros(p50), micros(p99)
