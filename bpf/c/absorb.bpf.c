@@ -60,8 +60,8 @@ int quern_absorb(struct xdp_md *ctx)
 			fresh += ones(claimed & ~__sync_fetch_and_or(word, claimed));
 	}
 	before = fresh ? __sync_fetch_and_add(&out->count, fresh) : out->count;
-	if (ack->stamp > out->stamp)
-		out->stamp = ack->stamp;
+	/* The last to come, not the largest: the stamp of a data frame is not under its tag, and a damaged one is not to stay. */
+	out->stamp = ack->stamp;
 	out->arrived = bpf_ktime_get_ns();
 	out->share = ack->share;
 	out->from = ack->from;

@@ -149,6 +149,7 @@ int quern_dispatch(struct xdp_md *ctx)
 		       (__u64)head->back << 16 | seq, &tag) || tag != head->tag)
 		return leave(QUERN_R_TAG, XDP_DROP);
 
+	HIDE(seq); /* 6.1 has forgotten its range */
 	if (stream->seen[seq / 32 % (QUERN_SEGMENT / 32)] >> (seq % 32) & 1) {
 		note(QUERN_R_DUPLICATE);
 		if (head->flags & QUERN_WANT_ACK)
@@ -170,7 +171,7 @@ int quern_dispatch(struct xdp_md *ctx)
 	table -= 1;
 	set = table >> 24;
 	head->s_cell = key;
-	head->s_table = table & 0xffffff;
+	head->s_table = table & QUERN_TABLE_MASK;
 	head->s_ops = stream->ops;
 	head->s_shift = head->shape & QUERN_SHAPE_DENSE ? 0 : cell->shift[class];
 	head->s_set = set;

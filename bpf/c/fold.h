@@ -36,10 +36,13 @@ const volatile __u32 slot_bits = 10;
 /* One carry of lane 0, beside the mark. */
 #define SLOT_CARRY 2
 
+/* How many pairs earlier links of pass one have found: the top byte of s_table. */
+#define FOUND(head) AT8(&(head)->s_table, 3)
+
 /* The table that the dispatcher chose. */
 static __always_inline void *table_of(const struct quern_head *head)
 {
-	__u32 key = head->s_table;
+	__u32 key = head->s_table & QUERN_TABLE_MASK;
 	void *set = bpf_map_lookup_elem(&tables, &key);
 
 	if (!set)
@@ -81,60 +84,100 @@ static __always_inline int same(__u32 there, __u32 meta, void *slot_key, void *p
 	return differ == 0;
 }
 
+/*
+ * One step of a link of pass one: a probe, of the pair before if that found
+ * another key there. Steps are written out one after the other, since the verifier
+ * merges what comes together in a loop only every hundred instructions, and walks
+ * all ways between. Whatever differs between the ways through a step is masked or
+ * checked where they meet, so that one way goes on.
+ */
+#define FIND_STEP(i, j)                                                                          \
+	if (at >= stop)                                                                          \
+		goto found;                                                                      \
+	p = (void *)head + at;                                                                   \
+	if (p + pair > end)                                                                      \
+		goto full;                                                                       \
+	meta = AT32(p, 0);                                                                       \
+	if (meta == 0) /* a free slot would look the same */                                     \
+		goto full;                                                                       \
+	number = (meta & ~QUERN_META_LEN_MASK) << shift >> down;                                 \
+	last = number + QUERN_PROBES;                                                            \
+probe_##i: __attribute__((unused));                                                              \
+	HIDE(number);                                                                            \
+	if (number >= all_slots)                                                                 \
+		goto full;                                                                       \
+	slot = slots + number * SLOT_BYTES(class, lanes);                                        \
+	there = AT32(slot, 0);                                                                   \
+	if (!same(there, meta, slot + SLOT_KEY_AT(lanes), p + key_at, class)) {                  \
+		if (there != 0) {                                                                \
+			number = (number + 1) & mask;                                            \
+			if (number == last)                                                      \
+				goto full;                                                       \
+			goto probe_##j;                                                          \
+		}                                                                                \
+		if (!new_slot(slots, slot, meta, p + key_at, class, lanes))                      \
+			goto full;                                                               \
+	}                                                                                        \
+	AT32(p, 0) = number << QUERN_META_LEN_BITS | (meta & QUERN_META_LEN_MASK);               \
+	at += pair;                                                                              \
+	HIDE(at);                                                                                \
+	at &= 0x7ff
+
+#define FIND_8(a, b, c, d, e, f, g, h, i)                                                        \
+	FIND_STEP(a, b); FIND_STEP(b, c); FIND_STEP(c, d); FIND_STEP(d, e);                      \
+	FIND_STEP(e, f); FIND_STEP(f, g); FIND_STEP(g, h); FIND_STEP(h, i)
+
+/* Takes a free slot for a key. Returns 0 if the length is not of this class, thus no key's; user space tells what is wrong. */
+static __always_inline int new_slot(void *slots, void *slot, __u32 meta, void *key, const int class, const int lanes)
+{
+	if ((meta & QUERN_META_LEN_MASK) - 1 - LEAST_KEY(class) > KEY_BYTES(class) - LEAST_KEY(class))
+		return 0;
+	AT32(slot, 0) = meta;
+#pragma unroll
+	for (int k = 0; k < KEY_BYTES(class); k += 8)
+		AT64(slot, SLOT_KEY_AT(lanes) + k) = AT64(key, k);
+	AT64(slots, -(int)sizeof(struct quern_table)) += 1; /* used */
+	return 1;
+}
+
 static __always_inline int find(struct xdp_md *ctx, const int class, const int lanes, const int wide)
 {
 	const __u32 pair = PAIR_BYTES(class, lanes, wide), key_at = pair - KEY_BYTES(class);
+	const __u64 all_slots = (1ULL << slot_bits) + QUERN_PROBES, mask = (2ULL << slot_bits) - 1;
 	void *end = PACKET_END(ctx), *p, *slots, *slot;
-	struct quern_head *head = frame_head(PACKET(ctx), end);
-	__u32 left, shift, down, meta, there, number;
+	struct quern_head *head = frame_head_only(PACKET(ctx), end);
+	__u32 meta, there, shift, down, link;
+	__u64 at, stop, number, last;
 
 	if (!head || head->shape != SHAPE(class, lanes, wide) || !(slots = table_of(head)))
 		return leave(QUERN_R_UP_CHAIN, XDP_PASS);
 	slots += sizeof(struct quern_table);
 	shift = head->s_shift & 31;
 	down = 32 - slot_bits;
-	left = head->count;
-	if (left > QUERN_BODY / pair)
-		left = QUERN_BODY / pair;
-	/* p is behind the pair. */
-	for (p = (void *)(head + 1) + pair; left; left--) {
-		if (p > end)
-			goto full;
-		meta = AT32(p - pair, 0);
-		if (meta == 0) /* a free slot would look the same */
-			goto full;
-		number = (meta & ~QUERN_META_LEN_MASK) << shift >> down;
-		slot = slots + (__u64)number * SLOT_BYTES(class, lanes);
-#pragma clang loop unroll(disable)
-		for (int j = 0;;) {
-			there = AT32(slot, 0);
-			if (same(there, meta, slot + SLOT_KEY_AT(lanes), p - pair + key_at, class))
-				break;
-			if (there == 0) {
-				/* A length that is not of this class is no key's; user space tells what is wrong. */
-				if ((meta & QUERN_META_LEN_MASK) - 1 - LEAST_KEY(class) > KEY_BYTES(class) - LEAST_KEY(class))
-					goto full;
-				AT32(slot, 0) = meta;
-#pragma unroll
-				for (int k = 0; k < KEY_BYTES(class); k += 8)
-					AT64(slot, SLOT_KEY_AT(lanes) + k) = AT64(p - pair, key_at + k);
-				AT64(slots, -(int)sizeof(struct quern_table)) += 1; /* used */
-				break;
-			}
-			if (++j == QUERN_PROBES)
-				goto full;
-			slot += SLOT_BYTES(class, lanes);
-			number += 1;
-		}
-		AT32(p - pair, 0) = number << QUERN_META_LEN_BITS | (meta & QUERN_META_LEN_MASK);
-		p += pair;
-		HIDE(p);
-	}
-	bpf_tail_call(ctx, &chain, QUERN_CHAIN_SET(head->s_set) + (wide ? QUERN_CHAIN_WIDE : 0) + QUERN_CHAIN_APPLY);
+	at = QUERN_HEAD + FOUND(head) * pair;
+	HIDE(at);
+	at &= 0x7ff;
+	stop = QUERN_HEAD + head->count * pair;
+
+	FIND_8(0, 1, 2, 3, 4, 5, 6, 7, 8);
+	FIND_8(8, 9, 10, 11, 12, 13, 14, 15, 16);
+	FIND_8(16, 17, 18, 19, 20, 21, 22, 23, 24);
+	if (at >= stop)
+		goto found;
+probe_24:
+	/* The next link begins with the pair that this one has not found. */
+	FOUND(head) = (__u32)(at - QUERN_HEAD) / pair;
+	link = 0;
+	goto on;
+found:
+	FOUND(head) = 0;
+	link = QUERN_CHAIN_APPLY;
+on:
+	bpf_tail_call(ctx, &chain, QUERN_CHAIN_SET(head->s_set) + (wide ? QUERN_CHAIN_WIDE : 0) + link);
+	FOUND(head) = 0;
 	return leave(QUERN_R_UP_CHAIN, XDP_PASS);
 full:
-	/* Behind a barrier, so that the way out is not copied into the loop. */
-	HIDE(head);
+	FOUND(head) = 0;
 	return no_place(head);
 }
 
@@ -152,6 +195,16 @@ static __always_inline __s64 identity(const int op)
 	return 0;
 }
 
+/* -1 if a < b, else 0; without a branch, since the verifier walks both ways of each. */
+static __always_inline __s64 below(__s64 a, __s64 b)
+{
+	__s64 d = (__s64)((__u64)a - (__u64)b);
+
+	d = (d ^ ((a ^ b) & (d ^ a))) >> 63;
+	HIDE(d); /* else clang makes a branch of it */
+	return d;
+}
+
 /* Applies v to a lane in memory by any operation that counts no carries. */
 static __always_inline void apply_value(void *lane, __s64 v, const int op)
 {
@@ -159,25 +212,24 @@ static __always_inline void apply_value(void *lane, __s64 v, const int op)
 
 	switch (op) {
 	case QUERN_MIN:
-		if (v < old)
-			AT64(lane, 0) = v ^ identity(op);
-		return;
+		old ^= (old ^ v) & below(v, old);
+		break;
 	case QUERN_MAX:
-		if (v > old)
-			AT64(lane, 0) = v ^ identity(op);
-		return;
+		old ^= (old ^ v) & below(old, v);
+		break;
 	case QUERN_AND:
-		AT64(lane, 0) = (old & v) ^ identity(op);
-		return;
+		old &= v;
+		break;
 	case QUERN_OR:
-		AT64(lane, 0) = old | v;
-		return;
+		old |= v;
+		break;
 	case QUERN_XOR:
-		AT64(lane, 0) = old ^ v;
-		return;
+		old ^= v;
+		break;
 	default:
-		AT64(lane, 0) = old + v;
+		old += v;
 	}
+	AT64(lane, 0) = old ^ identity(op);
 }
 
 static __always_inline __s64 read_value(void *p, const int wide)
@@ -185,48 +237,89 @@ static __always_inline __s64 read_value(void *p, const int wide)
 	return wide ? (__s64)AT64(p, 0) : (__s64)(__s32)AT32(p, 0);
 }
 
-/* Applies one lane of all pairs. Returns 0 if it could not do all. */
-static __always_inline int apply_lane(void *p, void *end, void *table, __u32 count, const int class,
-				      const int lanes, const int wide, const int lane, const int op)
+/*
+ * Applies one lane of the pair at p. Returns 0 if there is no such slot. Without
+ * branches but for that: see FIND_STEP.
+ */
+static __always_inline int apply_pair(void *p, void *table, __u64 slots, const int class, const int lanes, const int wide,
+				      const int lane, const int op)
 {
-	const __u64 slots = (1ULL << slot_bits) + QUERN_PROBES;
+	__u64 number = AT32(p, 0) >> QUERN_META_LEN_BITS;
+	__s64 v = read_value(p + 4 + lane * VALUE_BYTES(wide), wide), old, sum, carry, way;
+	void *slot;
 
-	for (__u32 i = 0; i < QUERN_BODY / PAIR_BYTES(class, lanes, wide); i++) {
-		__s64 old, v, sum;
-		__u64 number;
-		__s32 carry;
-		void *slot;
+	if (number >= slots)
+		return 0;
+	slot = table + sizeof(struct quern_table) + number * SLOT_BYTES(class, lanes);
+	if (op != QUERN_SUM) {
+		if (lane == 0)
+			AT32(slot, 4) |= SLOT_APPLIED;
+		apply_value(slot + SLOT_LANES_AT + 8 * lane, v, op);
+		return 1;
+	}
+	old = AT64(slot, SLOT_LANES_AT + 8 * lane);
+	sum = (__s64)((__u64)old + (__u64)v);
+	AT64(slot, SLOT_LANES_AT + 8 * lane) = sum;
+	/* If the sum has overflowed: which way, 1 or -1. */
+	carry = ((old ^ sum) & (v ^ sum)) >> 63;
+	HIDE(carry);
+	way = v >> 63;
+	HIDE(way);
+	carry &= way | 1;
+	if (lane == 0)
+		AT32(slot, 4) = (AT32(slot, 4) | SLOT_APPLIED) + (__u32)carry * SLOT_CARRY;
+	else
+		AT32(slot, SLOT_CARRIES_AT(lanes) + 4 * (lane - 1)) += (__u32)carry;
+	return 1;
+}
 
-		if (i >= count)
-			break;
-		if (p + PAIR_BYTES(class, lanes, wide) > end)
+#define APPLY_BLOCK 4
+
+/* Applies one lane of n pairs, a constant, from p on. */
+static __always_inline int apply_pairs(void *p, void *end, void *table, __u64 slots, const int n, const int class,
+				       const int lanes, const int wide, const int lane, const int op)
+{
+	if (p + n * PAIR_BYTES(class, lanes, wide) > end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < n; i++) {
+		if (!apply_pair(p, table, slots, class, lanes, wide, lane, op))
 			return 0;
-		number = AT32(p, 0) >> QUERN_META_LEN_BITS;
-		if (number >= slots)
-			return 0;
-		slot = table + sizeof(struct quern_table) + number * SLOT_BYTES(class, lanes);
-		v = read_value(p + 4 + lane * VALUE_BYTES(wide), wide);
-		if (op == QUERN_SUM) {
-			old = AT64(slot, SLOT_LANES_AT + 8 * lane);
-			sum = old + v;
-			AT64(slot, SLOT_LANES_AT + 8 * lane) = sum;
-			if (lane == 0)
-				AT32(slot, 4) |= SLOT_APPLIED;
-			if (((old ^ sum) & (v ^ sum)) < 0) {
-				carry = v < 0 ? -1 : 1;
-				if (lane == 0)
-					AT32(slot, 4) += carry * SLOT_CARRY;
-				else
-					AT32(slot, SLOT_CARRIES_AT(lanes) + 4 * (lane - 1)) += carry;
-			}
-		} else {
-			if (lane == 0)
-				AT32(slot, 4) |= SLOT_APPLIED;
-			apply_value(slot + SLOT_LANES_AT + 8 * lane, v, op);
-		}
 		p += PAIR_BYTES(class, lanes, wide);
 	}
 	return 1;
+}
+
+/*
+ * The first pair, by a pointer that has nothing to do with head to the verifier:
+ * FOUND is zero by now, which it does not know. Else checks of the one would tell
+ * it of the other, and states would differ by how far a loop came.
+ */
+#define FIRST_PAIR(head) ((void *)((head) + 1) + *(volatile __u8 *)&FOUND(head))
+
+/* Applies one lane of all pairs. Returns 0 if it could not do all. */
+static __always_inline int apply_lane(struct quern_head *head, void *end, void *table, __u64 slots, const int class,
+				      const int lanes, const int wide, const int lane, const int op)
+{
+	/* Read again for every lane: where a loop ends tells the verifier what it was. */
+	__u32 count = *(volatile __u8 *)&head->count;
+	void *p = FIRST_PAIR(head);
+
+	for (__u32 i = APPLY_BLOCK; i <= QUERN_BODY / PAIR_BYTES(class, lanes, wide) && i <= count;) {
+		if (!apply_pairs(p, end, table, slots, APPLY_BLOCK, class, lanes, wide, lane, op))
+			return 0;
+		p += APPLY_BLOCK * PAIR_BYTES(class, lanes, wide);
+		i += APPLY_BLOCK;
+		HIDE(i);
+	}
+	count = *(volatile __u8 *)&head->count;
+	p = FIRST_PAIR(head) + (count & ~(APPLY_BLOCK - 1)) * PAIR_BYTES(class, lanes, wide);
+	if (count & 2) {
+		if (!apply_pairs(p, end, table, slots, 2, class, lanes, wide, lane, op))
+			return 0;
+		p += 2 * PAIR_BYTES(class, lanes, wide);
+	}
+	return !(count & 1) || apply_pairs(p, end, table, slots, 1, class, lanes, wide, lane, op);
 }
 
 /* Claims the frame. Returns 0 if it had been claimed before. */
@@ -263,11 +356,12 @@ static __always_inline void count_applied(struct quern_table *table, struct quer
 
 static __always_inline int apply(struct xdp_md *ctx, const int class, const int lanes, const int wide)
 {
-	void *end = PACKET_END(ctx), *p, *table;
-	struct quern_head *head = frame_head(PACKET(ctx), end);
+	void *end = PACKET_END(ctx), *table;
+	struct quern_head *head = frame_head_only(PACKET(ctx), end);
 	struct quern_stream *stream;
 	struct quern_cell *cell;
-	__u32 key, count, ops;
+	const __u64 slots = (1ULL << slot_bits) + QUERN_PROBES;
+	__u32 key, ops;
 	int all = 1;
 
 	if (!head || head->shape != SHAPE(class, lanes, wide) || !(table = table_of(head)) || !(cell = cell_of(head)))
@@ -280,16 +374,10 @@ static __always_inline int apply(struct xdp_md *ctx, const int class, const int 
 		note(QUERN_R_LOST_CLAIM);
 		ANSWER_OR_DROP(ctx, head);
 	}
-	p = head + 1;
 	ops = head->s_ops;
-#define LANE(lane, op) all = apply_lane(p, end, table, count, class, lanes, wide, lane, op)
+#define LANE(lane, op) all = apply_lane(head, end, table, slots, class, lanes, wide, lane, op)
 #pragma unroll
 	for (int lane = 0; lane < lanes; lane++) {
-		/*
-		 * Read again for every lane: where a loop ends tells the verifier what
-		 * count was, and it would walk the next loop once for each.
-		 */
-		count = *(volatile __u8 *)&head->count;
 		switch (ops >> (4 * lane) & 15) {
 		case QUERN_SUM:
 			LANE(lane, QUERN_SUM);
@@ -326,27 +414,59 @@ static __always_inline int apply(struct xdp_md *ctx, const int class, const int 
 /* Most values of a dense frame: behind offset and number. */
 #define DENSE_VALUES(wide) ((QUERN_BODY - 8) / VALUE_BYTES(wide))
 
-static __always_inline int apply_values(void *p, void *end, void *table, __u32 offset, __u32 count, const int wide,
-					const int op)
+#define VALUES_BLOCK 8
+
+/* Applies n values, a constant, from p on to those of the table from number at on. */
+static __always_inline int apply_some(void *p, void *end, void *table, __u32 at, const int n, const int wide, const int op)
 {
 	const __u64 mask = (1ULL << slot_bits) - 1;
 
-	for (__u32 i = 0; i < DENSE_VALUES(wide); i++) {
-		if (i >= count)
-			break;
-		if (p + VALUE_BYTES(wide) > end)
+	if (p + n * VALUE_BYTES(wide) > end)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < n; i++)
+		apply_value(table + sizeof(struct quern_table) + ((at + i) & mask) * 8,
+			    read_value(p + i * VALUE_BYTES(wide), wide), op);
+	return 1;
+}
+
+static __always_inline int apply_values(struct quern_head *head, void *end, void *table, __u32 offset, __u32 count,
+					const int wide, const int op)
+{
+	void *p = FIRST_PAIR(head) + 8;
+	__u32 whole;
+
+	for (__u32 i = VALUES_BLOCK; i <= DENSE_VALUES(wide) && i <= count;) {
+		if (!apply_some(p, end, table, offset + i - VALUES_BLOCK, VALUES_BLOCK, wide, op))
 			return 0;
-		apply_value(table + sizeof(struct quern_table) + ((offset + i) & mask) * 8, read_value(p, wide), op);
-		p += VALUE_BYTES(wide);
+		p += VALUES_BLOCK * VALUE_BYTES(wide);
+		i += VALUES_BLOCK;
+		HIDE(i);
+	}
+	/* Nothing that depends on how far the loop came. */
+	count = *(volatile __u32 *)((void *)(head + 1) + 4);
+	whole = count & (512 - VALUES_BLOCK);
+	p = FIRST_PAIR(head) + 8 + whole * VALUE_BYTES(wide);
+	offset += whole;
+#pragma unroll
+	for (int n = VALUES_BLOCK / 2; n; n /= 2) {
+		if (!(count & n))
+			continue;
+		if (!apply_some(p, end, table, offset, n, wide, op))
+			return 0;
+		p += n * VALUE_BYTES(wide);
+		offset += n;
 	}
 	return 1;
 }
+
+_Static_assert(DENSE_VALUES(0) < 512, "whole");
 
 /* A vector: no keys, no pass one. What is checked first is that it lies within the table. */
 static __always_inline int apply_dense(struct xdp_md *ctx, const int wide)
 {
 	void *end = PACKET_END(ctx), *p, *table;
-	struct quern_head *head = frame_head(PACKET(ctx), end);
+	struct quern_head *head = frame_head_only(PACKET(ctx), end);
 	struct quern_stream *stream;
 	struct quern_cell *cell;
 	__u32 key, offset, count;
@@ -362,14 +482,13 @@ static __always_inline int apply_dense(struct xdp_md *ctx, const int wide)
 		return leave(QUERN_R_UP_CHAIN, XDP_PASS);
 	offset = AT32(p, 0);
 	count = AT32(p, 4);
-	p += 8;
 	if ((__u64)offset + count > 1ULL << slot_bits)
 		return no_place(head);
 	if (!claim(stream, head->seq)) {
 		note(QUERN_R_LOST_CLAIM);
 		ANSWER_OR_DROP(ctx, head);
 	}
-#define VALUES(op) all = apply_values(p, end, table, offset, count, wide, op)
+#define VALUES(op) all = apply_values(head, end, table, offset, count, wide, op)
 	switch (head->s_ops & 15) {
 	case QUERN_MIN:
 		VALUES(QUERN_MIN);

@@ -32,6 +32,9 @@
 /* The compiler may not look behind what it knows of v. */
 #define HIDE(v) asm volatile("" : "+r"(v))
 
+/* The verifier no longer knows that v is a copy of something: else two states differ by what is whose copy. */
+#define FORGET(v) asm volatile("%0 |= 0" : "+r"(v))
+
 #define PACKET(ctx) ((void *)(long)(ctx)->data)
 #define PACKET_END(ctx) ((void *)(long)(ctx)->data_end)
 
@@ -55,6 +58,28 @@ static __always_inline struct quern_head *frame_head(void *data, void *end)
 	if (data + FRAME_AT_V4 > end)
 		return 0;
 	head = data + frame_offset(data);
+	if (head + QUERN_HEAD > end)
+		return 0;
+	return head;
+}
+
+/*
+ * The same for links that look at nothing before the frame, which the verifier
+ * allows only while it knows the offset. Here it does not: clang cannot branch on
+ * the version, and what follows is verified once for both.
+ */
+static __always_inline struct quern_head *frame_head_only(void *data, void *end)
+{
+	__u64 more;
+	void *head;
+
+	if (data + FRAME_AT_V4 > end)
+		return 0;
+	more = (AT8(data, ETH_BYTES) >> 5) & 1;
+	HIDE(more);
+	more *= IPV6_BYTES - IPV4_BYTES;
+	HIDE(more);
+	head = data + FRAME_AT_V4 + (more & 31);
 	if (head + QUERN_HEAD > end)
 		return 0;
 	return head;
@@ -105,6 +130,7 @@ static __always_inline __u64 payload_size(void *data, void *end, __u64 at)
 		total = ETH_BYTES + bpf_ntohs(AT16(data, 16));
 	else
 		total = ETH_BYTES + IPV6_BYTES + bpf_ntohs(AT16(data, 18));
+	HIDE(total);
 	total &= 0x1ffff;
 	stop = data + total;
 	if (stop > end)

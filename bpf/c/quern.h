@@ -75,7 +75,7 @@ struct quern_head {
 	__u16 zero2;
 	/* Scratch of the receiving kernel, set by the dispatcher whatever was sent. Not under the tag. */
 	__u32 s_cell;  /* index of the cell (target x CPUs + CPU) */
-	__u32 s_table; /* index in the set's map of tables */
+	__u32 s_table; /* index in the set's map of tables; top byte: pairs that pass one has done, 0 outside of it */
 	__u16 s_ops;
 	__u8 s_shift;
 	__u8 s_set;
@@ -180,7 +180,7 @@ struct quern_outgoing {
 	__u32 frames;
 	__u64 wake;    /* the answer that brings count to this or more goes up to the socket */
 	__u64 count;   /* frames acknowledged so far */
-	__u64 stamp;   /* newest stamp echoed */
+	__u64 stamp;   /* echoed by the answer that came last */
 	__u64 arrived; /* bpf_ktime_get_ns() when it came */
 	__u32 share;
 	__u32 answers;
@@ -197,6 +197,7 @@ struct quern_outgoing {
 #define QUERN_CHAIN_SET(s) (4 + 4 * (s))
 #define QUERN_CHAIN_WIDE 2
 #define QUERN_CHAIN_APPLY 1
+#define QUERN_TABLE_MASK 0xffffff
 #define QUERN_SETS ((QUERN_CHAIN - 4) / 4)
 
 enum quern_answer_mode {

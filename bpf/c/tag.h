@@ -70,12 +70,16 @@ static __always_inline int frame_tag(const struct quern_job *job, struct quern_h
 	HIDE(steps); /* the verifier may have lost what clang knows of it */
 	if (steps > most)
 		return 0;
-	for (; steps; steps--) {
+	/* Counted up from a number that old verifiers know, to a bound that clang would find needless. */
+	HIDE(steps);
+	for (__u32 i = 0; i < most && i < steps;) {
 		if (p + QUERN_BODY_STEP > end)
 			return 0;
 		NH32(sum, p, k);
 		p += QUERN_BODY_STEP;
 		k += QUERN_BODY_STEP;
+		i++;
+		HIDE(i);
 		HIDE(p); /* else clang counts the rounds from end, which may not be calculated with */
 	}
 	/* Nothing of the rest is to hold registers in the loop. */

@@ -252,13 +252,13 @@ func TestAcksAreAbsorbed(t *testing.T) {
 	if out.Count != 2 || out.Acked[0] != 1<<32 || out.Acked[1] != 1<<63 || out.Stamp != 50 || out.Share != 8 || out.From != 1 || out.Answers != 1 || out.Arrived != 1000 {
 		t.Errorf("%+v", out)
 	}
-	// The same again: nothing is new, it is counted as an answer. An older stamp does not count.
+	// The same again: nothing is new, it is counted as an answer. Its stamp counts though it is older: the larger may have been damaged.
 	a.Stamp, now = 40, 2000
 	a.Share, a.From = 9, wire.FromUser
 	if v, r := send(a); v != Drop || !maps.Equal(r, reasons{wire.Absorbed: 1}) {
 		t.Error(v, r)
 	}
-	if out.Count != 2 || out.Stamp != 50 || out.Share != 9 || out.From != 2 || out.Answers != 2 || out.Arrived != 2000 {
+	if out.Count != 2 || out.Stamp != 40 || out.Share != 9 || out.From != 2 || out.Answers != 2 || out.Arrived != 2000 {
 		t.Errorf("%+v", out)
 	}
 	// Two more: one short of the wake.

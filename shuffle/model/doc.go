@@ -88,7 +88,7 @@
 //	                                                                 AckStray, drop
 //	52  tag.                                                         AckTag, drop
 //	53  acked |= claimed, 32 bits a word, frame 32 x base first; new = bits not set before;
-//	    count += new; stamp = the larger of both; arrived, share and from are written;
+//	    count += new; stamp = that of this answer; arrived, share and from are written;
 //	    answers++. If count was below wake and is not now, pass, else drop.
 //	                                                                 AbsorbedUp, or Absorbed
 //

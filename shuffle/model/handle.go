@@ -347,9 +347,8 @@ func (h *Host) absorb(p *packet) Verdict {
 	}
 	fresh := uint64(a.Absorb(&out.Acked))
 	count := atomic.AddUint64(&out.Count, fresh)
-	if a.Stamp > atomic.LoadUint64(&out.Stamp) {
-		atomic.StoreUint64(&out.Stamp, a.Stamp)
-	}
+	// The last to come, not the largest: a damaged stamp is not to stay.
+	atomic.StoreUint64(&out.Stamp, a.Stamp)
 	var now uint64
 	if h.cfg.Now != nil {
 		now = h.cfg.Now()

@@ -106,6 +106,14 @@ func (k *fakeKernel) links(t testing.TB) func() link {
 	}
 }
 
+// slowLink takes its time for every frame.
+type slowLink struct{ link }
+
+func (l slowLink) send(frame []byte) {
+	l.link.send(frame)
+	time.Sleep(500 * time.Microsecond)
+}
+
 func TestKernelPath(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -115,8 +123,9 @@ func TestKernelPath(t *testing.T) {
 		faults faults
 		flips  bool
 		user   bool // all in user space
+		slow   bool // frames come slowly enough for tables to be made meanwhile
 	}{
-		{name: "clean", ops: []fold.Op{fold.Sum}},
+		{name: "clean", ops: []fold.Op{fold.Sum}, slow: true},
 		{name: "estimated", ops: []fold.Op{fold.Sum}, keys: 2000, faults: faults{drop: .1, double: .1, reorder: 1, damage: .05}},
 		{name: "flips", ops: []fold.Op{fold.Sum}, keys: 1200, opts: Options{TableBits: 10}, flips: true},
 		{name: "flipsLanes", ops: mixed, opts: Options{TableBits: 10}, keys: 8000, faults: faults{double: .1, reorder: 1}, flips: true},
@@ -135,7 +144,12 @@ func TestKernelPath(t *testing.T) {
 				w.keys[i] = c.keys / 2
 			}
 			w.open(ctx, t, r)
-			w.pushAll(ctx, t, rng, r, c.faults, k.links(t))
+			links := k.links(t)
+			if c.slow {
+				fast := links
+				links = func() link { return slowLink{fast()} }
+			}
+			w.pushAll(ctx, t, rng, r, c.faults, links)
 			all := w.finish(ctx, t, r)
 			s := r.Stats()
 			t.Logf("%+v %+v", all, s)

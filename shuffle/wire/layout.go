@@ -69,7 +69,7 @@ type Head struct {
 	Zero2   uint16
 	// Scratch of the receiving kernel, not under the tag.
 	SCell  uint32
-	STable uint32
+	STable uint32 // top byte: pairs that pass one has done; 0 whenever a frame leaves the programs
 	SOps   uint16
 	SShift uint8
 	SSet   uint8
@@ -161,7 +161,7 @@ type Outgoing struct {
 	Frames  uint32
 	Wake    uint64 // the answer that brings Count to this or more goes up to the socket
 	Count   uint64 // frames acknowledged so far
-	Stamp   uint64 // newest stamp echoed
+	Stamp   uint64 // echoed by the answer that came last
 	Arrived uint64 // CLOCK_MONOTONIC ns when it came
 	Share   uint32
 	Answers uint32
