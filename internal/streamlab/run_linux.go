@@ -23,6 +23,7 @@ import (
 type end struct {
 	host     *netlab.Host
 	kernel   *bpf.Host
+	past     *bpf.Transmitter
 	jobs     *shuffle.JobSlots
 	receiver *receive.Receiver
 	sender   *push.Sender
@@ -46,6 +47,14 @@ func (s *Setting) open(host *netlab.Host, kernel bool) (e *end, err error) {
 			e.jobs = shuffle.NewJobSlots(e.kernel, limits.Jobs)
 			ropts.Kernel, ropts.Jobs = e.kernel, e.jobs
 			sopts.Kernel, sopts.Jobs = e.kernel, e.jobs
+			if s.Past {
+				switch e.past, err = bpf.NewTransmitter(e.kernel); {
+				case err == nil:
+					sopts.Transmitter = e.past
+				case !errors.Is(err, bpf.ErrUnsupported):
+					return err
+				}
+			}
 		}
 		if e.receiver, err = receive.New(ropts); err != nil {
 			return err
@@ -66,6 +75,9 @@ func (e *end) close() error {
 	}
 	if e.receiver != nil {
 		errs = append(errs, e.receiver.Close())
+	}
+	if e.past != nil {
+		errs = append(errs, e.past.Close())
 	}
 	if e.kernel != nil {
 		errs = append(errs, e.kernel.Close())
@@ -116,6 +128,7 @@ func Run(ctx context.Context, lab *netlab.Lab, s Setting, j *Job) (report Report
 				report.Pairs += r.Pairs
 				report.Retransmitted += r.Retransmitted
 				report.Delivered += r.Delivered
+				report.Past += r.Past
 				mu.Unlock()
 				if err != nil {
 					cancel(err)

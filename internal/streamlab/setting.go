@@ -18,6 +18,8 @@ type Setting struct {
 	// Kernel says per host whether programs fold and absorb there.
 	Kernel []bool
 	IPv6   bool
+	// Past has senders with a kernel's help send past the sockets where that can be.
+	Past bool
 	// Faults hit every packet on its way to a host.
 	Faults netlab.Faults
 	// TableBits, TableMemory and FoldMemory make tables and memory too small. 0: the
@@ -31,8 +33,8 @@ type Setting struct {
 }
 
 func (s Setting) String() string {
-	return fmt.Sprintf("%d hosts, kernel %v, IPv6 %v, table bits %d, table memory %d, fold memory %d, %d ports, faults %+v",
-		s.Hosts, s.Kernel, s.IPv6, s.TableBits, s.TableMemory, s.FoldMemory, s.Ports, s.Faults)
+	return fmt.Sprintf("%d hosts, kernel %v, IPv6 %v, past sockets %v, table bits %d, table memory %d, fold memory %d, %d ports, faults %+v",
+		s.Hosts, s.Kernel, s.IPv6, s.Past, s.TableBits, s.TableMemory, s.FoldMemory, s.Ports, s.Faults)
 }
 
 // NewSetting draws a setting: one fault or a mix, up to 20 % loss.
@@ -46,6 +48,7 @@ func NewSetting(seed uint64, hosts int) Setting {
 		// busy, silence of seconds happens.
 		Stall: time.Minute,
 	}
+	s.Past = rng.IntN(2) == 0
 	for range hosts {
 		s.Kernel = append(s.Kernel, rng.IntN(4) > 0)
 	}
@@ -88,8 +91,8 @@ func NewSetting(seed uint64, hosts int) Setting {
 
 // Report is what a run did.
 type Report struct {
-	Pairs, Kernel, User, Retransmitted, Delivered, Flips, Runs uint64
-	Overflows                                                  int // partitions whose sum was rightly reported not to fit
-	Receivers                                                  []receive.Stats
-	Time                                                       time.Duration
+	Pairs, Kernel, User, Retransmitted, Delivered, Past, Flips, Runs uint64
+	Overflows                                                        int // partitions whose sum was rightly reported not to fit
+	Receivers                                                        []receive.Stats
+	Time                                                             time.Duration
 }
