@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/quernmr/quern/shuffle"
@@ -21,16 +22,17 @@ const oldest = "5.15"
 // Examine looks at everything that the fold in the kernel needs: the kernel, the rights of this
 // process, the interface if one is named (by attaching a program that passes everything, for a moment, if
 // there is none), and whether the programs load and fold known frames right; and what the mode would
-// choose. It changes nothing that stays.
-func Examine(mode shuffle.Mode, o Options) *Report {
-	r := examine(o.EnsureDefaults())
+// choose. Whose programs are on the interface is looked up below root ([Root], usually). It changes
+// nothing that stays.
+func Examine(mode shuffle.Mode, o Options, root string) *Report {
+	r := examine(o.EnsureDefaults(), root)
 	r.programs()
 	r.conclude(mode)
 	return r
 }
 
 // examine is Examine without the self-test.
-func examine(o Options) *Report {
+func examine(o Options, root string) *Report {
 	r := &Report{XDPMode: o.XDP.String()}
 	release := kernelRelease()
 	r.kernel(release)
@@ -48,7 +50,7 @@ func examine(o Options) *Report {
 		r.add("interface", Warning, "none was named", again("--interface IF looks at one"))
 	} else {
 		r.Interface = o.Interfaces[0]
-		r.device(o)
+		r.device(o, root)
 	}
 	r.conclude(shuffle.Auto)
 	return r
@@ -97,7 +99,7 @@ func (r *Report) rights() {
 		}
 	}
 	if ownNamespace() {
-		r.add("user namespace", Missing, "rights in a user namespace of its own don't count for programs", "run quern outside of it (docker: --userns=host)")
+		r.add("user namespace", Missing, "rights in a user namespace of its own don't count for programs", outside)
 	}
 }
 
@@ -107,15 +109,38 @@ func again(flags string) string {
 	return strings.TrimSpace("sudo " + executable() + " doctor " + flags)
 }
 
+// outside mends what a user namespace keeps from us.
+const outside = "run quern outside of the user namespace (docker: --userns=host)"
+
+// untried says why something could not be tried, and what mends that. Root's rights are of no use in
+// a user namespace.
+func untried(flags string) (found, fix string) {
+	if ownNamespace() {
+		return "could not be tried in a user namespace of its own, where rights don't count for programs", outside
+	}
+	return "could not be tried without the rights above", again(flags)
+}
+
+// untriedFor says whether an error comes of want of rights, and is none that tells about the kernel.
+func untriedFor(err error) bool {
+	return errors.Is(err, ErrRights) && len(missingRights()) > 0 || errors.Is(err, unix.EPERM) && ownNamespace()
+}
+
 // jit loads a program and asks what became of it: the setting in /proc can be seen in the
 // first network namespace only.
 func (r *Report) jit() {
 	const name = "compiler"
 	if len(missingRights()) > 0 {
-		r.add(name, Warning, "could not be tried without the rights above", again(""))
+		found, fix := untried("")
+		r.add(name, Warning, found, fix)
 		return
 	}
 	p, err := smallProgram(ebpf.XDP)
+	if err != nil && untriedFor(err) {
+		found, fix := untried("")
+		r.add(name, Warning, found, fix)
+		return
+	}
 	if err != nil {
 		r.add(name, Warning, "could not be tried: "+why(err), "")
 		return
@@ -185,8 +210,9 @@ func (r *Report) feature(f *feature, lacks State) {
 		c.State, c.Found = OK, "there"
 	case errors.Is(err, ebpf.ErrNotSupported):
 		c.State, c.Found, c.Fix = lacks, "not there: "+f.adds, "install Linux "+f.since+" or newer"
-	case errors.Is(err, ErrRights) && len(missingRights()) > 0:
-		c.State, c.Found, c.Fix = Warning, "could not be tried without the rights above", again("")
+	case untriedFor(err):
+		c.State = Warning
+		c.Found, c.Fix = untried("")
 	default:
 		c.State, c.Found = Warning, "could not be tried: "+why(err)
 	}
@@ -199,7 +225,7 @@ func (r *Report) bpffs() {
 	case err == nil && !strings.Contains(string(text), "\tbpf\n"):
 		r.add("bpffs", Warning, "this kernel has none, so state is lost at a restart", "use a kernel with CONFIG_BPF_SYSCALL and bpffs")
 	case ownNamespace():
-		r.add("bpffs", Warning, "can't be mounted from here, so state is lost at a restart", "run quern outside of the user namespace")
+		r.add("bpffs", Warning, "can't be mounted from here, so state is lost at a restart", outside)
 	case !hasRight("CAP_SYS_ADMIN"):
 		r.add("bpffs", Warning, "can't be mounted without CAP_SYS_ADMIN, so state is lost at a restart", grantCommand())
 	default:
@@ -207,24 +233,19 @@ func (r *Report) bpffs() {
 	}
 }
 
-func (r *Report) device(o Options) {
+func (r *Report) device(o Options, root string) {
 	d, err := findDevice(r.Interface)
 	if err != nil {
 		r.add("interface", Missing, strings.TrimSuffix(oneLine(err), listHint), strings.TrimPrefix(listHint, "; "))
 		return
 	}
-	kind := d.kind()
-	if d.link.Attrs().Flags&net.FlagUp == 0 {
-		r.add("interface", Warning, fmt.Sprintf("%s (%s) is down", d.Name, kind), "sudo ip link set "+d.Name+" up")
-	} else {
-		r.add("interface", OK, fmt.Sprintf("%s (%s) is up", d.Name, kind), "")
-	}
+	r.up(d)
 	r.mtu(d, o.XDP)
 	if f, err := d.foreign(); err != nil {
 		r.add("other programs", Warning, oneLine(err), "")
 	} else if f != nil && f.Program == dispatchProgram {
-		r.add("other programs", Warning, fmt.Sprintf("a Quern process has its programs on %s (XDP program %d, %s mode), or one that is gone has left them", d.Name, f.ID, f.Mode), again("--clean")+" removes what was left")
-		return
+		r.quern(f, o, root)
+		return // what is there keeps us from trying
 	} else if f != nil {
 		if o.Replace {
 			r.add("other programs", Warning, fmt.Sprintf("%s; --%s would displace it", f.found(), ReplaceSetting), "")
@@ -243,6 +264,65 @@ func (r *Report) device(o Options) {
 	}
 }
 
+// up says whether packets come and go by a device.
+func (r *Report) up(d *device) {
+	a, name := d.link.Attrs(), fmt.Sprintf("%s (%s)", d.Name, d.kind())
+	if a.Flags&net.FlagUp == 0 {
+		r.add("interface", Warning, name+" is down", "sudo ip link set "+d.Name+" up")
+		return
+	}
+	switch a.OperState { // drivers that do not know it say nothing
+	case netlink.OperDown, netlink.OperLowerLayerDown, netlink.OperNotPresent, netlink.OperDormant:
+	default:
+		r.add("interface", OK, name+" is up", "")
+		return
+	}
+	fix := "connect " + d.Name + " to what it should reach"
+	if p := d.peer(); p != nil {
+		fix = "sudo ip link set " + p.Attrs().Name + " up"
+		name += ", whose other end is " + p.Attrs().Name + ","
+	} else if d.driver == "veth" {
+		fix = "set its other end up, in the network namespace that has it"
+	}
+	r.add("interface", Warning, name+" has no carrier: nothing comes in until there is one", fix)
+}
+
+// quern says whose programs of ours are on the interface, and what Open does about them.
+func (r *Report) quern(f *ForeignError, o Options, root string) {
+	dir, lock := instanceOn(root, f.ID)
+	live := errors.Is(lock, ErrInUse)
+	state, found, fix := Missing, f.found(), ""
+	switch {
+	case dir == "":
+		// What is pinned nowhere is gone with its process.
+		found += ", of another Quern process, or of one whose state is in another folder than " + root
+		fix = "stop that process, or name another interface; if there is none: " + again("--clean --run-dir FOLDER")
+	case live:
+		found += ", of another Quern process, which uses it: " + dir
+		fix = "stop that process, or name another interface"
+	case dir == o.Dir:
+		r.add("other programs", OK, found+", of an earlier process of this instance, which goes on from there", "")
+		return
+	case lock != nil:
+		found += ", of the Quern instance in " + dir + ": " + oneLine(lock)
+		fix = again("")
+	default:
+		found += ", left by a Quern process that is gone: " + dir
+		fix = again("--clean")
+		if root != Root {
+			fix = again("--clean --run-dir " + root)
+		}
+	}
+	if o.Replace {
+		state = Warning
+		found += fmt.Sprintf("; --%s would displace it", ReplaceSetting)
+		if dir == "" || live {
+			found += ", and that process would fold nothing more"
+		}
+	}
+	r.add("other programs", state, found, fix)
+}
+
 func (r *Report) mtu(d *device, mode XDPMode) {
 	found := fmt.Sprintf("%d bytes", d.mtu)
 	var large *mtuError
@@ -250,7 +330,7 @@ func (r *Report) mtu(d *device, mode XDPMode) {
 	case errors.As(err, &large):
 		r.add("MTU", Missing, large.found(), "sudo "+large.fix())
 	case d.mtu < leastMTU:
-		r.add("MTU", Missing, fmt.Sprintf("%s, and frames take %d: none would come this way", found, leastMTU), fmt.Sprintf("sudo ip link set dev %s mtu 1500", d.Name))
+		r.add("MTU", Missing, fmt.Sprintf("%s, and frames take %d: none would come this way", found, leastMTU), fmt.Sprintf("sudo ip link set dev %s mtu 1500, if the whole path to the other hosts carries packets of that size", d.Name))
 	default:
 		r.add("MTU", OK, found, "")
 	}
@@ -279,8 +359,9 @@ func (r *Report) attach(d *device, mode, wanted XDPMode) {
 			fix = "run quern with --" + XDPModeSetting + " generic"
 		}
 		r.add(name, lacks, fmt.Sprintf("the driver of %s (%s) has none", d.Name, d.kind()), fix)
-	case errors.Is(err, ErrRights):
-		r.add(name, Warning, "could not be tried without the rights above", again("--interface "+d.Name))
+	case errors.Is(err, ErrRights), untriedFor(err):
+		found, fix := untried("--interface " + d.Name)
+		r.add(name, Warning, found, fix)
 	case errors.Is(err, ErrMTU):
 		var large *mtuError
 		fix := "sudo ip link set dev " + d.Name + " mtu 1500, and at its other end, too"
@@ -318,7 +399,10 @@ func (r *Report) programs() {
 	case err == nil:
 		r.add("programs", OK, found, "")
 	case errors.Is(err, ErrRights) && len(missingRights()) > 0:
-		r.add("programs", Warning, "could not be loaded without the rights above", again(""))
+		found, fix := untried("")
+		r.add("programs", Warning, found, fix)
+	case errors.Is(err, unix.EPERM) && ownNamespace():
+		r.add("programs", Missing, "could not be loaded in a user namespace of its own, where rights don't count for programs", outside)
 	case errors.Is(err, unix.EPERM):
 		r.add("programs", Missing, "could not be loaded: "+why(err), "run quern where bpf() is not barred: outside of the user namespace, seccomp filter or security module that does it")
 	default:

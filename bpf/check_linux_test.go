@@ -21,7 +21,7 @@ import (
 
 // childExamine prints a report.
 func childExamine() error {
-	return json.NewEncoder(os.Stdout).Encode(Examine(shuffle.Auto, Options{Interfaces: []string{"a0"}}))
+	return json.NewEncoder(os.Stdout).Encode(Examine(shuffle.Auto, Options{Interfaces: []string{"a0"}}, Root))
 }
 
 func (r *Report) find(t *testing.T, name string) Check {
@@ -74,9 +74,10 @@ func TestExamine(t *testing.T) {
 	newLab(t)
 	sh(t, "ip link add c0 type veth peer name c1")
 	sh(t, "ip link set c0 up")
+	sh(t, "ip link set c1 up")
 	sh(t, "ip link add d0 type bridge")
 
-	r := Examine(shuffle.Auto, Options{Interfaces: []string{"c0"}})
+	r := Examine(shuffle.Auto, Options{Interfaces: []string{"c0"}}, Root)
 	if !r.KernelFold || r.Folds != "kernel" || !strings.Contains(r.Why, "c0 (native XDP)") {
 		t.Errorf("it says %q: %+v", r.Why, r)
 	}
@@ -94,7 +95,7 @@ func TestExamine(t *testing.T) {
 	if id, _ := onDevice(t, "c0"); id != 0 {
 		t.Error("a program was left on c0")
 	}
-	if c := examine(Options{Interfaces: []string{"a0"}}).find(t, "far end"); c.State != Warning || !strings.Contains(c.Found, "out of sight") {
+	if c := examine(Options{Interfaces: []string{"a0"}}, Root).find(t, "far end"); c.State != Warning || !strings.Contains(c.Found, "out of sight") {
 		t.Errorf("%+v", c)
 	}
 
@@ -103,34 +104,34 @@ func TestExamine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if c := examine(Options{Interfaces: []string{"c0"}}).find(t, "far end"); c.State != OK {
+	if c := examine(Options{Interfaces: []string{"c0"}}, Root).find(t, "far end"); c.State != OK {
 		t.Errorf("%+v", c)
 	}
 	// Somebody else's program.
-	r = examine(Options{Interfaces: []string{"c1"}})
+	r = examine(Options{Interfaces: []string{"c1"}}, Root)
 	c := r.find(t, "other programs")
 	if r.KernelFold || r.Folds != "user" || c.State != Missing || !strings.Contains(c.Found, passProgram) || !strings.Contains(c.Fix, ReplaceSetting) {
 		t.Errorf("%q, %+v", r.Why, c)
 	}
-	if r = examine(Options{Interfaces: []string{"c1"}, Replace: true}); !r.KernelFold {
+	if r = examine(Options{Interfaces: []string{"c1"}, Replace: true}, Root); !r.KernelFold {
 		t.Errorf("it may be displaced, and %q", r.Why)
 	}
 	// A driver without native XDP.
-	r = examine(Options{Interfaces: []string{"d0"}})
+	r = examine(Options{Interfaces: []string{"d0"}}, Root)
 	if c := r.find(t, "native XDP"); r.KernelFold || c.State != Missing || !strings.Contains(c.Fix, "generic") {
 		t.Errorf("%q, %+v", r.Why, c)
 	}
-	if r = examine(Options{Interfaces: []string{"d0"}, XDP: Generic}); !r.KernelFold {
+	if r = examine(Options{Interfaces: []string{"d0"}, XDP: Generic}, Root); !r.KernelFold {
 		t.Errorf("generic: %q", r.Why)
 	}
 	sh(t, "ip link set c1 mtu 1400")
 	sh(t, "ip link set c0 mtu 1400")
-	if c := examine(Options{Interfaces: []string{"c0"}}).find(t, "MTU"); c.State != Missing || c.Fix == "" {
+	if c := examine(Options{Interfaces: []string{"c0"}}, Root).find(t, "MTU"); c.State != Missing || c.Fix == "" {
 		t.Errorf("%+v", c)
 	}
 	// The command that mends it is about the end whose MTU it is.
 	sh(t, "ip link set c1 mtu 9000")
-	r = examine(Options{Interfaces: []string{"c0"}})
+	r = examine(Options{Interfaces: []string{"c0"}}, Root)
 	for _, name := range []string{"MTU", "native XDP"} {
 		if c := r.find(t, name); c.State != Missing || c.Fix != "sudo ip link set dev c1 mtu 3506" {
 			t.Errorf("%+v", c)
@@ -138,10 +139,10 @@ func TestExamine(t *testing.T) {
 	}
 	sh(t, "ip link set c0 mtu 1500")
 	sh(t, "%s", strings.TrimPrefix(r.find(t, "MTU").Fix, "sudo "))
-	if r = examine(Options{Interfaces: []string{"c0"}}); !r.KernelFold {
+	if r = examine(Options{Interfaces: []string{"c0"}}, Root); !r.KernelFold {
 		t.Errorf("after what mends it: %q", r.Why)
 	}
-	if r = examine(Options{Interfaces: []string{"nope"}}); r.KernelFold || r.find(t, "interface").State != Missing {
+	if r = examine(Options{Interfaces: []string{"nope"}}, Root); r.KernelFold || r.find(t, "interface").State != Missing {
 		t.Errorf("%q", r.Why)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // Examine says that this system can't.
-func Examine(mode shuffle.Mode, o Options) *Report {
+func Examine(mode shuffle.Mode, o Options, _ string) *Report {
 	r := &Report{XDPMode: o.XDP.String()}
 	if len(o.Interfaces) > 0 {
 		r.Interface = o.Interfaces[0]

@@ -38,7 +38,7 @@ func Choose(mode shuffle.Mode, o Options) (k shuffle.Kernel, why string, err err
 		h, err = Open(o)
 	}
 	if err == nil && h.MTU() < leastMTU {
-		err = errors.Join(fmt.Errorf("the MTU of %s is %d, and frames take %d, so that none would come this way: raise it to 1500", h, h.MTU(), leastMTU), h.Close())
+		err = errors.Join(fmt.Errorf("the MTU of %s is %d, and frames take %d, so that none would come this way: raise it to 1500, if the whole path carries that", h, h.MTU(), leastMTU), h.Close())
 	}
 	if err != nil {
 		if mode == shuffle.KernelOnly {

@@ -59,6 +59,37 @@ func CleanAll(root string) (removed []string, err error) {
 	return removed, err
 }
 
+// instanceOn returns the directory below root of the instance that has an XDP program pinned, "" if
+// there is none, and why its lock can't be had: an error that wraps ErrInUse if its process lives.
+func instanceOn(root string, program uint32) (dir string, lock error) {
+	list, _ := os.ReadDir(root) // what can't be seen is not found
+	for _, e := range list {
+		i := &instance{dir: filepath.Join(root, e.Name())}
+		s, err := i.readState()
+		if err != nil || s == nil {
+			continue
+		}
+		p, err := loadProgram(i.path(s.Live, "programs", dispatchProgram))
+		if err != nil {
+			continue
+		}
+		info, err := p.Info()
+		_ = p.Close()
+		if err != nil {
+			continue
+		}
+		if id, ok := info.ID(); !ok || uint32(id) != program {
+			continue
+		}
+		held, err := lockDir(i.dir, 0)
+		if err == nil {
+			_ = held.Close()
+		}
+		return i.dir, err
+	}
+	return "", nil
+}
+
 // Leftovers lists the instances below a directory whose process is gone.
 func Leftovers(root string) (dirs []string) {
 	list, err := os.ReadDir(root)

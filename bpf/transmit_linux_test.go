@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/wire"
 )
@@ -47,7 +49,15 @@ func TestTransmit(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		_ = conn.SetReadBuffer(4 << 20)
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		// All frames of a call at once are more than most systems allow a socket.
+		_ = raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) })
+		if err != nil {
+			t.Fatal(err)
+		}
 	})
 	to := conn.LocalAddr().(*net.UDPAddr).AddrPort()
 	// Nobody has asked for the far end's hardware address yet.

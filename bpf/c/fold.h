@@ -84,49 +84,6 @@ static __always_inline int same(__u32 there, __u32 meta, void *slot_key, void *p
 	return differ == 0;
 }
 
-/*
- * One step of a link of pass one: a probe, of the pair before if that found
- * another key there. Steps are written out one after the other, since the verifier
- * merges what comes together in a loop only every hundred instructions, and walks
- * all ways between. Whatever differs between the ways through a step is masked or
- * checked where they meet, so that one way goes on.
- */
-#define FIND_STEP(i, j)                                                                          \
-	if (at >= stop)                                                                          \
-		goto found;                                                                      \
-	p = (void *)head + at;                                                                   \
-	if (p + pair > end)                                                                      \
-		goto full;                                                                       \
-	meta = AT32(p, 0);                                                                       \
-	if (meta == 0) /* a free slot would look the same */                                     \
-		goto full;                                                                       \
-	number = (meta & ~QUERN_META_LEN_MASK) << shift >> down;                                 \
-	last = number + QUERN_PROBES;                                                            \
-probe_##i: __attribute__((unused));                                                              \
-	HIDE(number);                                                                            \
-	if (number >= all_slots)                                                                 \
-		goto full;                                                                       \
-	slot = slots + number * SLOT_BYTES(class, lanes);                                        \
-	there = AT32(slot, 0);                                                                   \
-	if (!same(there, meta, slot + SLOT_KEY_AT(lanes), p + key_at, class)) {                  \
-		if (there != 0) {                                                                \
-			number = (number + 1) & mask;                                            \
-			if (number == last)                                                      \
-				goto full;                                                       \
-			goto probe_##j;                                                          \
-		}                                                                                \
-		if (!new_slot(slots, slot, meta, p + key_at, class, lanes))                      \
-			goto full;                                                               \
-	}                                                                                        \
-	AT32(p, 0) = number << QUERN_META_LEN_BITS | (meta & QUERN_META_LEN_MASK);               \
-	at += pair;                                                                              \
-	HIDE(at);                                                                                \
-	at &= 0x7ff
-
-#define FIND_8(a, b, c, d, e, f, g, h, i)                                                        \
-	FIND_STEP(a, b); FIND_STEP(b, c); FIND_STEP(c, d); FIND_STEP(d, e);                      \
-	FIND_STEP(e, f); FIND_STEP(f, g); FIND_STEP(g, h); FIND_STEP(h, i)
-
 /* Takes a free slot for a key. Returns 0 if the length is not of this class, thus no key's; user space tells what is wrong. */
 static __always_inline int new_slot(void *slots, void *slot, __u32 meta, void *key, const int class, const int lanes)
 {
@@ -140,43 +97,68 @@ static __always_inline int new_slot(void *slots, void *slot, __u32 meta, void *k
 	return 1;
 }
 
+/*
+ * Pairs of one link of pass one, which calls itself for more. The verifier walks
+ * every way through a link; a link more costs 40 ns a frame. So frames take two at
+ * most.
+ */
+#define FIND_PAIRS(class) ((class) == 0 ? 43 : (class) == 1 ? 29 : 36)
+
 static __always_inline int find(struct xdp_md *ctx, const int class, const int lanes, const int wide)
 {
 	const __u32 pair = PAIR_BYTES(class, lanes, wide), key_at = pair - KEY_BYTES(class);
-	const __u64 all_slots = (1ULL << slot_bits) + QUERN_PROBES, mask = (2ULL << slot_bits) - 1;
 	void *end = PACKET_END(ctx), *p, *slots, *slot;
 	struct quern_head *head = frame_head_only(PACKET(ctx), end);
-	__u32 meta, there, shift, down, link;
-	__u64 at, stop, number, last;
+	__u32 left, done, shift, meta, there, number, link = QUERN_CHAIN_APPLY;
 
 	if (!head || head->shape != SHAPE(class, lanes, wide) || !(slots = table_of(head)))
 		return leave(QUERN_R_UP_CHAIN, XDP_PASS);
 	slots += sizeof(struct quern_table);
 	shift = head->s_shift & 31;
-	down = 32 - slot_bits;
-	at = QUERN_HEAD + FOUND(head) * pair;
-	HIDE(at);
-	at &= 0x7ff;
-	stop = QUERN_HEAD + head->count * pair;
-
-	FIND_8(0, 1, 2, 3, 4, 5, 6, 7, 8);
-	FIND_8(8, 9, 10, 11, 12, 13, 14, 15, 16);
-	FIND_8(16, 17, 18, 19, 20, 21, 22, 23, 24);
-	if (at >= stop)
-		goto found;
-probe_24:
-	/* The next link begins with the pair that this one has not found. */
-	FOUND(head) = (__u32)(at - QUERN_HEAD) / pair;
-	link = 0;
-	goto on;
-found:
-	FOUND(head) = 0;
-	link = QUERN_CHAIN_APPLY;
-on:
+	done = FOUND(head);
+	left = head->count - done;
+	if (left > FIND_PAIRS(class)) {
+		left = FIND_PAIRS(class);
+		link = 0;
+	}
+	FOUND(head) = link ? 0 : done + FIND_PAIRS(class);
+	p = (void *)(head + 1) + (done & 0xff) * pair + pair;
+	/* p is behind the pair. Counted up to a number that every verifier sees. */
+	for (__u64 i = 0; i < FIND_PAIRS(class) && i < QUERN_BODY / pair && i < left;) {
+		if (p > end)
+			goto full;
+		meta = AT32(p - pair, 0);
+		if (meta == 0) /* a free slot would look the same */
+			goto full;
+		/* slot_bits is read each time: 5.15 forgets what is in a half slot of the stack. */
+		number = (meta & ~QUERN_META_LEN_MASK) << shift >> (32 - slot_bits);
+		slot = slots + (__u64)number * SLOT_BYTES(class, lanes);
+#pragma clang loop unroll(disable)
+		for (int j = 0;;) {
+			there = AT32(slot, 0);
+			if (same(there, meta, slot + SLOT_KEY_AT(lanes), p - pair + key_at, class))
+				break;
+			if (there == 0) {
+				if (!new_slot(slots, slot, meta, p - pair + key_at, class, lanes))
+					goto full;
+				break;
+			}
+			slot += SLOT_BYTES(class, lanes);
+			number += 1;
+			if (++j == QUERN_PROBES)
+				goto full;
+		}
+		AT32(p - pair, 0) = number << QUERN_META_LEN_BITS | (meta & QUERN_META_LEN_MASK);
+		p += pair;
+		HIDE(p);
+		i++;
+		HIDE(i);
+	}
 	bpf_tail_call(ctx, &chain, QUERN_CHAIN_SET(head->s_set) + (wide ? QUERN_CHAIN_WIDE : 0) + link);
-	FOUND(head) = 0;
 	return leave(QUERN_R_UP_CHAIN, XDP_PASS);
 full:
+	/* Behind a barrier, so that the way out is not copied into the loop. */
+	HIDE(head);
 	FOUND(head) = 0;
 	return no_place(head);
 }
@@ -305,7 +287,7 @@ static __always_inline int apply_lane(struct quern_head *head, void *end, void *
 	__u32 count = *(volatile __u8 *)&head->count;
 	void *p = FIRST_PAIR(head);
 
-	for (__u32 i = APPLY_BLOCK; i <= QUERN_BODY / PAIR_BYTES(class, lanes, wide) && i <= count;) {
+	for (__u64 i = APPLY_BLOCK; i <= QUERN_BODY / PAIR_BYTES(class, lanes, wide) && i <= count;) {
 		if (!apply_pairs(p, end, table, slots, APPLY_BLOCK, class, lanes, wide, lane, op))
 			return 0;
 		p += APPLY_BLOCK * PAIR_BYTES(class, lanes, wide);
@@ -436,7 +418,7 @@ static __always_inline int apply_values(struct quern_head *head, void *end, void
 	void *p = FIRST_PAIR(head) + 8;
 	__u32 whole;
 
-	for (__u32 i = VALUES_BLOCK; i <= DENSE_VALUES(wide) && i <= count;) {
+	for (__u64 i = VALUES_BLOCK; i <= DENSE_VALUES(wide) && i <= count;) {
 		if (!apply_some(p, end, table, offset + i - VALUES_BLOCK, VALUES_BLOCK, wide, op))
 			return 0;
 		p += VALUES_BLOCK * VALUE_BYTES(wide);

@@ -75,7 +75,7 @@ struct quern_head {
 	__u16 zero2;
 	/* Scratch of the receiving kernel, set by the dispatcher whatever was sent. Not under the tag. */
 	__u32 s_cell;  /* index of the cell (target x CPUs + CPU) */
-	__u32 s_table; /* index in the set's map of tables; top byte: pairs that pass one has done, 0 outside of it */
+	__u32 s_table; /* index in the set's map of tables; top byte: pairs that pass one has done, 0 before and behind it */
 	__u16 s_ops;
 	__u8 s_shift;
 	__u8 s_set;

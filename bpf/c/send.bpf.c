@@ -15,9 +15,10 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 #define SEND_PACKETS 256
 #define SEND_ROOM (14 + 20 + 8 + QUERN_HEAD + QUERN_BODY)
 #define SEND_STEP 2048
+#define SEND_LEAST 14 /* an Ethernet header */
 
 struct send_packet {
-	__u32 length; /* 1 to SEND_ROOM */
+	__u32 length; /* SEND_LEAST to SEND_ROOM */
 	__u32 zero;
 	__u8 bytes[SEND_STEP - 8];
 };
@@ -55,7 +56,11 @@ int quern_send(struct xdp_md *ctx)
 	b->next = at + 1;
 	p = &b->packet[at];
 	length = p->length;
-	if (length - 1 >= SEND_ROOM)
+	/* Two comparisons that 6.1 understands: it learns nothing from != 0. */
+	if (length < SEND_LEAST)
+		goto failed;
+	asm volatile("" : "+r"(length));
+	if (length > SEND_ROOM)
 		goto failed;
 	/*
 	 * A run begins every packet with one byte more than any has: a packet's page

@@ -72,7 +72,7 @@ static __always_inline int frame_tag(const struct quern_job *job, struct quern_h
 		return 0;
 	/* Counted up from a number that old verifiers know, to a bound that clang would find needless. */
 	HIDE(steps);
-	for (__u32 i = 0; i < most && i < steps;) {
+	for (__u64 i = 0; i < most && i < steps;) {
 		if (p + QUERN_BODY_STEP > end)
 			return 0;
 		NH32(sum, p, k);

@@ -67,7 +67,7 @@ leftovers could not be removed, 2 for wrong usage (also --shuffle kernel without
 			if clean {
 				r.Removed, cleanErr = bpf.CleanAll(root)
 			}
-			r.Report = bpf.Examine(mode, o)
+			r.Report = bpf.Examine(mode, o, root)
 			r.Leftovers = bpf.Leftovers(root)
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), r)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -180,6 +181,11 @@ func leftOfLab(t *testing.T, name string) (found []string) {
 // TestLabSignals hands signals on and leaves it to the command what it does.
 func TestLabSignals(t *testing.T) {
 	needLab(t)
+	// Under nohup this process ignores SIGHUP, and so would what it starts; what a
+	// process handles is at its default in its children.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	for _, c := range []struct {
 		name   string
 		signal syscall.Signal

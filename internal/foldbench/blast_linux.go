@@ -3,6 +3,7 @@
 package foldbench
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -23,7 +24,7 @@ const ports = 4
 // blast sends frames of a stream that is open nowhere as push does: past the
 // sockets, 192 at a time, or 32 to a packet that the system cuts and two of those to
 // a call. It returns the pairs sent.
-func blast(outputs []*commit.Output, rounds int, to netip.AddrPort, past shuffle.Transmitter) (pairs uint64, err error) {
+func blast(ctx context.Context, outputs []*commit.Output, rounds int, to netip.AddrPort, past shuffle.Transmitter) (pairs uint64, err error) {
 	send := blastPast(to, past)
 	if past == nil {
 		var end func()
@@ -41,6 +42,9 @@ func blast(outputs []*commit.Output, rounds int, to netip.AddrPort, past shuffle
 		for _, o := range outputs {
 			pairs += o.Manifest().Pairs
 			for f := 0; f < o.Frames(); {
+				if ctx.Err() != nil {
+					return pairs, context.Cause(ctx)
+				}
 				buf, frames = buf[:0], frames[:0]
 				for ; len(frames) < atOnce && f < o.Frames(); f++ {
 					at := len(buf)

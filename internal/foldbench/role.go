@@ -19,35 +19,53 @@ import (
 )
 
 // roles make the objects whose methods a role's process offers, in net/rpc's
-// sense. One that is an io.Closer is closed at the end.
-var roles = map[string]func() any{
-	"tcp-receive":    func() any { return &TCPReceiver{} },
-	"tcp-send":       func() any { return &TCPSender{} },
-	"stream-receive": func() any { return &StreamReceiver{} },
-	"stream-send":    func() any { return &StreamSender{} },
-	"spin":           func() any { return newSpinner() },
+// sense. Their context ends with the role's input, calls in progress should then end,
+// too. One that is an io.Closer is closed at the end.
+var roles = map[string]func(context.Context) any{
+	"tcp-receive":    func(context.Context) any { return &TCPReceiver{} },
+	"tcp-send":       func(context.Context) any { return &TCPSender{} },
+	"stream-receive": func(ctx context.Context) any { return &StreamReceiver{ctx: ctx} },
+	"stream-send":    func(ctx context.Context) any { return &StreamSender{ctx: ctx} },
+	"spin":           func(context.Context) any { return newSpinner() },
 }
 
 // roleService is the name that a role's methods are registered under.
 const roleService = "Role"
 
-// ServeRole is a role's process: it answers calls from in on out until in ends.
+// ServeRole is a role's process: it answers calls from in on out until in ends, and
+// then closes what the role has open.
 // Nothing else may be written to out.
 func ServeRole(name string, in io.Reader, out io.Writer) error {
 	make, ok := roles[name]
 	if !ok {
 		return fmt.Errorf("there is no role %q, only %s", name, strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
 	}
-	role := make()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	role := make(ctx)
 	server := rpc.NewServer()
 	if err := server.RegisterName(roleService, role); err != nil {
 		return fmt.Errorf("role %s: %w", name, err)
 	}
-	server.ServeConn(duplex{in, out, func() error { return nil }})
+	server.ServeConn(duplex{untilEnd{in, cancel}, out, func() error { return nil }})
 	if c, ok := role.(io.Closer); ok {
 		return c.Close()
 	}
 	return nil
+}
+
+// untilEnd calls end when a reader has no more.
+type untilEnd struct {
+	io.Reader
+	end func()
+}
+
+func (u untilEnd) Read(b []byte) (int, error) {
+	n, err := u.Reader.Read(b)
+	if err != nil {
+		u.end()
+	}
+	return n, err
 }
 
 // duplex makes a connection of two pipes.
@@ -86,10 +104,15 @@ type Process struct {
 	said   *strings.Builder // standard error
 }
 
-// endTime is how long a role has to end once its input has.
-const endTime = 10 * time.Second
+// endTime is how long a role has to end once its input has, and stopTime if that is
+// for a context's end.
+const (
+	endTime  = 10 * time.Second
+	stopTime = 3 * time.Second
+)
 
-// Start starts a role. It is killed when the context ends.
+// Start starts a role. When the context ends so does the role's input; a role that
+// is there after [stopTime] is killed.
 func Start(ctx context.Context, p Place, role string) (*Process, error) {
 	if len(p.Command) == 0 {
 		return nil, errors.New("a place for roles needs the command that serves them")
@@ -113,6 +136,7 @@ func Start(ctx context.Context, p Place, role string) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("role %s: %w", role, err)
 	}
+	cmd.Cancel, cmd.WaitDelay = in.Close, stopTime
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("role %s: %w", role, err)

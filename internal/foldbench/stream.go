@@ -10,7 +10,6 @@ import (
 	"math"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -23,6 +22,7 @@ import (
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/push"
 	"github.com/quernmr/quern/shuffle/receive"
+	"github.com/quernmr/quern/shuffle/scratch"
 	"github.com/quernmr/quern/shuffle/wire"
 )
 
@@ -54,6 +54,7 @@ const tripTarget = 1 << 16
 // StreamReceiver is the role that receives streams and folds them.
 type StreamReceiver struct {
 	Meter
+	ctx      context.Context // the role's
 	kernel   *bpf.Host
 	receiver *receive.Receiver
 	control  net.Listener
@@ -65,6 +66,7 @@ type StreamReceive struct {
 	Interface   string // that programs are attached to; "": none
 	Control     string // path of the control plane's socket
 	Listen      string // address that frames come to
+	Temp        string // folder for runs
 	TableMemory int64  // bytes
 	FoldMemory  int64
 }
@@ -74,7 +76,7 @@ func (r *StreamReceiver) Open(in *StreamReceive, _ *None) (err error) {
 	if r.receiver != nil {
 		return errors.New("receives already")
 	}
-	opts := receive.Options{Listen: in.Listen, Limits: streamLimits, TableMemory: in.TableMemory, FoldMemory: in.FoldMemory}
+	opts := receive.Options{Listen: in.Listen, TempDir: in.Temp, Limits: streamLimits, TableMemory: in.TableMemory, FoldMemory: in.FoldMemory}
 	if in.Interface != "" {
 		r.kernel, err = bpf.Open(bpf.Options{Interfaces: []string{in.Interface}, Limits: streamLimits, TableMemory: in.TableMemory + in.TableMemory/4})
 		if err != nil {
@@ -146,7 +148,7 @@ func (r *StreamReceiver) Finish(in *StreamFinish, out *StreamFolded) error {
 	if r.receiver == nil {
 		return errors.New("does not receive")
 	}
-	ctx := context.Background()
+	ctx := r.ctx
 	for _, p := range in.Partitions {
 		id := shuffle.TargetID{Job: job().ID, Partition: p}
 		books, err := r.receiver.Totals(id)
@@ -194,6 +196,7 @@ func (r *StreamReceiver) Close() error {
 // StreamSender is the role that pushes committed outputs.
 type StreamSender struct {
 	Meter
+	ctx     context.Context // the role's
 	in      StreamSend
 	kernel  *bpf.Host
 	past    *bpf.Transmitter // nil: frames go by sockets
@@ -298,7 +301,7 @@ func (s *StreamSender) Push(in *StreamPush, out *StreamPushed) error {
 	if s.bulk == nil {
 		return errors.New("is not open")
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithCancelCause(s.ctx)
 	defer cancel(nil)
 	began := time.Now()
 	var next atomic.Int64
@@ -382,7 +385,7 @@ func (s *StreamSender) Trips(_ *None, out *StreamTrips) (err error) {
 		}
 	}
 	began := time.Now()
-	r, err := s.push(context.Background(), s.single, s.trips, tripTarget, s.tripped)
+	r, err := s.push(s.ctx, s.single, s.trips, tripTarget, s.tripped)
 	s.tripped++
 	out.Sent = Sent{r.Pairs, time.Since(began)}
 	out.Kernel, out.User, out.Resent = r.KernelRTT, r.UserRTT, r.Retransmitted
@@ -400,7 +403,7 @@ func (s *StreamSender) Blast(rounds *int, out *Sent) error {
 	if s.past != nil {
 		past = s.past
 	}
-	pairs, err := blast(s.outputs, *rounds, netip.AddrPortFrom(s.in.To, shuffle.Port), past)
+	pairs, err := blast(s.ctx, s.outputs, *rounds, netip.AddrPortFrom(s.in.To, shuffle.Port), past)
 	*out = Sent{pairs, time.Since(began)}
 	return err
 }
@@ -425,6 +428,9 @@ func (s *StreamSender) Close() error {
 	return errors.Join(errs...)
 }
 
+// folderPrefix begins the name of a session's folder.
+const folderPrefix = "quern-bench-fold-"
+
 // streamSession is our own protocol between two places.
 type streamSession struct {
 	base
@@ -432,7 +438,7 @@ type streamSession struct {
 	rounds int
 	trips  int
 	times  int // trips pushed
-	folder string
+	folder *scratch.Folder // of the control plane's socket, and of what the roles write
 }
 
 // openStreams opens the kernel path if iface names an interface at both places, else
@@ -447,15 +453,15 @@ func openStreams(ctx context.Context, from, to Place, iface string, c Config) (_
 			err = errors.Join(err, s.close())
 		}
 	}()
-	if s.folder, err = os.MkdirTemp("", "quern-bench-"); err != nil {
+	if s.folder, err = scratch.New("", folderPrefix); err != nil {
 		return nil, err
 	}
 	if err := s.start(ctx, from, to, "stream-send", "stream-receive"); err != nil {
 		return nil, err
 	}
-	control := filepath.Join(s.folder, "control")
+	control := filepath.Join(s.folder.Path(), "control")
 	in := StreamReceive{
-		Interface: iface, Control: control, Listen: to.Address(),
+		Interface: iface, Control: control, Listen: to.Address(), Temp: s.folder.Path(),
 		TableMemory: max(512<<20, int64(Partitions(c.Keys)*runtime.NumCPU())*(100<<20)),
 		FoldMemory:  max(512<<20, int64(c.Keys)*400),
 	}
@@ -565,8 +571,8 @@ func (s *streamSession) verify(ctx context.Context) error {
 
 func (s *streamSession) close() error {
 	err := s.base.close()
-	if s.folder != "" {
-		err = errors.Join(err, os.RemoveAll(s.folder))
+	if s.folder != nil {
+		err = errors.Join(err, s.folder.Close())
 	}
 	return err
 }

@@ -191,7 +191,6 @@ type crash struct {
 	setting Setting
 	dir     string
 
-	mu    sync.Mutex
 	child *process
 
 	kills, resumed, again int

@@ -154,7 +154,9 @@ func (j *Job) drawKeys(rng *rand.Rand) func(uint64) string {
 		b := make([]byte, least+r.IntN(most-least+1))
 		for i := range b {
 			// Zeros are frequent, since padding is made of them.
-			b[i] = byte(r.Uint32()) & byte(r.Uint32())
+			if n := r.Uint32(); n%4 > 0 {
+				b[i] = byte(n >> 8)
+			}
 		}
 		return string(b)
 	}

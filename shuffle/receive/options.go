@@ -30,7 +30,8 @@ type Options struct {
 	Port int
 	// Limits are the sizes of the memory. With a kernel, those it was opened with.
 	Limits shuffle.Limits
-	// TempDir is where runs go; "": the system's.
+	// TempDir is where runs go, in a folder that Close removes; "": the system's. On
+	// Linux New removes the folders of receivers there whose processes are gone.
 	TempDir string
 	// FoldMemory bounds the bytes of records that wait in user space, for all
 	// targets together. 0: 256 MiB. At least 2 MiB.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/pairs"
+	"github.com/quernmr/quern/shuffle/scratch"
 	"github.com/quernmr/quern/shuffle/wire"
 )
 
@@ -41,7 +41,7 @@ type Receiver struct {
 	arena   *pairs.Arena
 	sockets []*socket
 	port    int
-	dir     string // of runs
+	dir     *scratch.Folder // of runs
 	tables  *tables
 
 	bySlot []atomic.Pointer[stream] // open streams, for readers
@@ -131,7 +131,7 @@ func New(opts Options) (_ *Receiver, err error) {
 			r.release()
 		}
 	}()
-	if r.dir, err = os.MkdirTemp(opts.TempDir, "quern-receive-"); err != nil {
+	if r.dir, err = scratch.New(opts.TempDir, "quern-receive-"); err != nil {
 		return nil, fmt.Errorf("receive: no folder for runs: %w; set another one (--temp)", err)
 	}
 	if r.sockets, r.port, err = listen(opts.Listen, opts.Port, opts.Readers, opts.ReceiveBuffer); err != nil {
@@ -540,12 +540,12 @@ func (r *Receiver) release() error {
 	for _, s := range r.sockets {
 		s.conn.Close()
 	}
-	if r.dir != "" {
-		failed = os.RemoveAll(r.dir)
+	if r.dir != nil {
+		failed = r.dir.Close()
 	}
 	return errors.Join(failed, r.arena.Close())
 }
 
 func (r *Receiver) runPath(t *target, n int) string {
-	return filepath.Join(r.dir, fmt.Sprintf("%x-%d-%d-%d.run", t.id.Job[:4], t.id.Partition, t.id.Generation, n))
+	return filepath.Join(r.dir.Path(), fmt.Sprintf("%x-%d-%d-%d.run", t.id.Job[:4], t.id.Partition, t.id.Generation, n))
 }

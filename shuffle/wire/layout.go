@@ -69,7 +69,7 @@ type Head struct {
 	Zero2   uint16
 	// Scratch of the receiving kernel, not under the tag.
 	SCell  uint32
-	STable uint32 // top byte: pairs that pass one has done; 0 whenever a frame leaves the programs
+	STable uint32 // top byte: pairs that pass one has done, 0 before and behind it
 	SOps   uint16
 	SShift uint8
 	SSet   uint8
