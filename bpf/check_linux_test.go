@@ -175,6 +175,106 @@ func TestExamineUnprivileged(t *testing.T) {
 	}
 }
 
+// Where programs of ours are on the interface already, doctor says what Choose does, and what mends it.
+func TestExamineOurs(t *testing.T) {
+	newLab(t)
+	root, elsewhere := instances(t), t.TempDir()
+	dir := filepath.Join(root, "one")
+	look := func(what, root string, o Options, fold bool, says, fix string) {
+		t.Helper()
+		o.Interfaces, o.Limits = []string{"a0"}, small()
+		o = o.EnsureDefaults()
+		r := examine(o, root)
+		c := r.find(t, "other programs")
+		if r.KernelFold != fold || (r.Folds == "kernel") != fold || !strings.Contains(c.Found, says) || !strings.Contains(c.Fix, fix) || (fix == "") != (c.Fix == "") {
+			t.Errorf("%s: folds %q: %q, %+v", what, r.Folds, r.Why, c)
+		}
+		if !fold && (!strings.Contains(r.Why, says) || c.State != Missing) {
+			t.Errorf("%s: it says %q, %+v", what, r.Why, c)
+		}
+		k, why, err := Choose(shuffle.Auto, o)
+		if err != nil || (k != nil) != fold {
+			t.Errorf("%s: doctor says it is %v that the kernel folds, and Choose says %q, %v", what, fold, why, err)
+		}
+		if k != nil {
+			if err := k.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	kill := startHold(t, dir)
+	look("it lives", root, Options{}, false, "another Quern process, which uses it: "+dir, "stop that process")
+	look("it lives, folder elsewhere", elsewhere, Options{}, false, "in another folder than "+elsewhere, "--clean --run-dir FOLDER")
+	kill()
+	clean := "sudo " + executable() + " doctor --clean --run-dir " + root
+	look("it is gone", root, Options{}, false, "left by a Quern process that is gone: "+dir, clean)
+	look("it is this instance's", root, Options{Dir: dir, Port: holdPort}, true, "goes on", "")
+
+	kill = startHold(t, dir)
+	kill()
+	if _, err := CleanAll(root); err != nil {
+		t.Fatal(err)
+	}
+	look("what mends it was done", root, Options{}, true, "no XDP program", "")
+
+	kill = startHold(t, dir)
+	look("displaced while it lives", root, Options{Replace: true}, true, "that process would fold nothing more", "stop that process")
+	kill()
+	if _, err := CleanAll(root); err != nil {
+		t.Fatal(err)
+	}
+	h := open(t, Options{Interfaces: []string{"a0"}, Limits: small()}) // pinned nowhere
+	look("it has no folder", root, Options{}, false, "of another Quern process", "stop that process")
+	if _, name := onDevice(t, "a0"); name != dispatchProgram {
+		t.Errorf("on a0 is %q, and %s is there", name, h)
+	}
+}
+
+func TestExamineCarrier(t *testing.T) {
+	newLab(t)
+	sh(t, "ip link add c0 type veth peer name c1")
+	look := func(state State, says, fix string) {
+		t.Helper()
+		c := examine(Options{Interfaces: []string{"c0"}}, Root).find(t, "interface")
+		if c.State != state || !strings.Contains(c.Found, says) || c.Fix != fix {
+			t.Errorf("%+v", c)
+		}
+	}
+	look(Warning, "c0 (veth) is down", "sudo ip link set c0 up")
+	sh(t, "ip link set c0 up")
+	look(Warning, "whose other end is c1, has no carrier", "sudo ip link set c1 up")
+	sh(t, "ip link set c1 up")
+	look(OK, "c0 (veth) is up", "")
+	sh(t, "ip link set lo up") // of which the kernel knows no state
+	if c := examine(Options{Interfaces: []string{"lo"}}, Root).find(t, "interface"); c.State != OK {
+		t.Errorf("%+v", c)
+	}
+}
+
+// In a user namespace no right helps, so none is asked for where XDP is tried.
+func TestExamineUserNamespace(t *testing.T) {
+	newLab(t)
+	cmd := child(t, "examine")
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Skipf("user namespaces can't be made here: %v", err)
+	}
+	var r Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	if r.KernelFold || r.Folds != "user" || !strings.Contains(r.Why, "user namespace") {
+		t.Errorf("%q", r.Why)
+	}
+	for _, name := range []string{"native XDP", "generic XDP", "compiler", xdpLinks.name, "programs"} {
+		if c := r.find(t, name); c.State == OK || !strings.Contains(c.Found, "user namespace") || c.Fix != outside {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
 // What doctor says for a mode is what Choose does.
 func TestConclude(t *testing.T) {
 	fine, bad := []Check{{Name: "x", State: OK}, {Name: "y", State: Warning}}, []Check{{Name: "x", State: Missing, Found: "none"}}

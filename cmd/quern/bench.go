@@ -121,6 +121,9 @@ the configuration file nor the environment count.`,
 	}
 	completeValues(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.flagsAlone(cmd); err != nil {
+			return err
+		}
 		return a.bench(cmd, f, args)
 	}
 	cmd.AddCommand(a.benchFoldCommand(), a.benchContentionCommand(), a.benchRoleCommand())

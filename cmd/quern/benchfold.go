@@ -41,7 +41,8 @@ its own, on hosts of a lab (see 'quern lab') that a veth joins. The paths:
 
 Keys have 16 bytes, values 4. Keys are in the tables before times are taken.
 "busy" is with two processes per processor that do nothing but use it. All
-folded sums are checked. It needs Linux and root's rights.`,
+folded sums are checked. It needs Linux and root's rights. Neither the
+configuration file nor the environment counts.`,
 		Example: `  quern bench fold --json
   quern bench fold --keys 1M --conditions idle --runs 5`,
 	}
@@ -55,7 +56,8 @@ func (a *app) benchContentionCommand() *cobra.Command {
 		Short: "measure round trips while other processes use all processors",
 		Long: `Sends a frame of pairs that asks for an answer, waits for that, and so on, while two
 processes per processor do nothing but use it: what the answer waits for. The
-paths are those of 'quern bench fold'.`,
+paths are those of 'quern bench fold'. Neither the configuration file nor the
+environment counts.`,
 		Example: `  quern bench contention --json`,
 	}
 	return a.foldCommand(cmd, &f, foldbench.Contention)
@@ -64,8 +66,12 @@ paths are those of 'quern bench fold'.`,
 func (a *app) foldCommand(cmd *cobra.Command, f *foldFlags, measure func(context.Context, foldbench.Options) (*foldbench.Report, error)) *cobra.Command {
 	cmd.Args = noArgs
 	cmd.DisableFlagsInUseLine = true
+	least := 1
+	if cmd.Name() == "fold" {
+		least = foldbench.MinKeys
+	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.keys, "keys", f.keys, "numbers of distinct keys")
+	flags.StringSliceVar(&f.keys, "keys", f.keys, fmt.Sprintf("numbers of distinct keys, each %d to %d", least, foldbench.MaxKeys))
 	flags.StringSliceVar(&f.conditions, "conditions", f.conditions, "idle, busy")
 	flags.StringSliceVar(&f.paths, "paths", foldbench.Paths, "kernel, socket, tcp")
 	flags.IntVar(&f.runs, "runs", 3, "runs of each; medians count")
@@ -78,11 +84,14 @@ func (a *app) foldCommand(cmd *cobra.Command, f *foldFlags, measure func(context
 	flags.BoolVar(&f.quick, "quick", false, "for tests: do not wait until the machine is at rest")
 	flags.Lookup("quick").Hidden = true
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := a.flagsAlone(cmd); err != nil {
+			return err
+		}
 		o := foldbench.Options{Conditions: f.conditions, Paths: f.paths, Runs: f.runs, Trips: f.trips, Quick: f.quick}
 		for _, k := range f.keys {
 			n, err := parseCount(k)
-			if err != nil || n > 100_000_000 {
-				return usageErrorf(cmd, "--keys: %q is no number from 1 to 100M", k)
+			if err != nil || n < least || n > foldbench.MaxKeys {
+				return usageErrorf(cmd, "--keys: %q is no number from %d to %d", k, least, foldbench.MaxKeys)
 			}
 			o.Keys = append(o.Keys, n)
 		}

@@ -12,12 +12,13 @@ import (
 
 func TestBenchFoldFlags(t *testing.T) {
 	for flag, says := range map[string]string{
-		"--keys=0": `"0"`, "--keys=many": `"many"`, "--keys=1G": `"1G"`, "--pairs=x": `"x"`, "--runs=0": "--runs",
+		"--keys=0": `"0"`, "--keys=many": `"many"`, "--keys=1G": "1000 to 20000000", "--keys=100M": "1000 to 20000000", "--keys=1K,999": "1000 to 20000000", "--pairs=x": `"x"`, "--runs=0": "--runs",
 		"--trips=0": "--trips", "--trips=5000": "4096", "--conditions=tired": `"tired"`, "--paths=pigeon": `"pigeon"`,
 	} {
 		quern(t, "bench", "fold", flag).failure(t, exitUsage, says)
 	}
 	quern(t, "bench", "contention", "--pairs=1").failure(t, exitUsage, "--pairs")
+	quern(t, "bench", "contention", "--keys=20000001").failure(t, exitUsage, "1 to 20000000")
 	quern(t, "bench", "fold", "wordcount").failure(t, exitUsage, "wordcount")
 	for text, want := range map[string]int{"7": 7, "1K": 1000, "100k": 100_000, "1M": 1_000_000, "2.5M": 2_500_000} {
 		if n, err := parseCount(text); n != want || err != nil {

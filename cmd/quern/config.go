@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -136,6 +137,38 @@ func checkEnvironment(environ []string) error {
 	return unknownKey("environment variable", unknown[0], names)
 }
 
+// flagsAlone refuses variables that are named after a flag of a command that takes none, so
+// that they are not ignored in silence. Those that other commands take are fine.
+func (a *app) flagsAlone(cmd *cobra.Command) error {
+	taken := map[string]bool{}
+	for _, key := range allKeys() {
+		taken[key] = true
+	}
+	var failed error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		name := envName(f.Name)
+		for _, e := range a.environ {
+			if at, value, _ := strings.Cut(e, "="); at == name && value != "" && !taken[f.Name] && !notForUs(name, value) && failed == nil {
+				failed = usageErrorf(cmd, "%s: %s takes no variables; give --%s, and unset it", name, cmd.CommandPath(), f.Name)
+			}
+		}
+	})
+	return failed
+}
+
+// homeHint says what to do about a configuration file that may not be looked at.
+func homeHint(path string, err error) string {
+	if !errors.Is(err, fs.ErrPermission) {
+		return ""
+	}
+	for name, rest := range map[string]string{"XDG_CONFIG_HOME": "", "HOME": ".config"} {
+		if folder := os.Getenv(name); folder != "" && path == filepath.Join(folder, rest, "quern", "config.yaml") {
+			return name + " may be that of another user: unset it, or name a file by --config"
+		}
+	}
+	return "name a file that you may read by --config"
+}
+
 // unknownKey makes the error for a key that means nothing.
 func unknownKey(what, key string, known []string) error {
 	text := fmt.Sprintf("unknown %s %s", what, key)
@@ -186,7 +219,7 @@ func (a *app) configFile(cmd *cobra.Command) (string, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			return "", nil
 		}
-		return "", &usageError{err: fmt.Errorf("configuration: %w", err)}
+		return "", &usageError{fmt.Errorf("configuration: %w", err), homeHint(path, err)}
 	}
 	return path, nil
 }
@@ -197,7 +230,7 @@ func (a *app) configFile(cmd *cobra.Command) (string, error) {
 func readConfig(path, job string) (map[string]any, map[string]int, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, nil, &usageError{err: fmt.Errorf("configuration: %w", err)}
+		return nil, nil, &usageError{fmt.Errorf("configuration: %w", err), homeHint(path, err)}
 	}
 	settings, lines, err := parseConfig(text, job)
 	if err != nil {
@@ -328,7 +361,8 @@ func atLine(line int, err error) error {
 	return &usageError{fmt.Errorf("%d: %w", line, err), hint}
 }
 
-const configurationHelp = `Every option can be set in four places; the first that sets it counts:
+const configurationHelp = `Every option of a job, and what is about this host, can be set in four places; the
+first that sets it counts:
 
   1. a flag on the command line           --min-count 5
   2. an environment variable              QUERN_MIN_COUNT=5
@@ -358,4 +392,6 @@ A key or QUERN_ variable that means nothing is an error.
 
 A job file (quern run) says all about the job itself: of the configuration and
 the environment only the common options count. Order: flags, environment, job
-file, configuration file.`
+file, configuration file.
+
+'quern lab' and 'quern bench' describe an experiment, and take flags alone.`

@@ -64,6 +64,34 @@ func TestDoctorWithoutRights(t *testing.T) {
 	}
 }
 
+// A configuration that may not be looked at is no riddle.
+func TestDoctorInAnothersHome(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("running as another user needs root")
+	}
+	program := forAll(t)
+	closed := t.TempDir() // of root
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ env, args, says string }{
+		{"HOME=" + closed, "doctor", "HOME may be that of another user: unset it, or name a file by --config"},
+		{"XDG_CONFIG_HOME=" + closed, "doctor", "XDG_CONFIG_HOME may be that of another user"},
+		{"HOME=" + closed, "doctor --config " + filepath.Join(closed, "c.yaml"), "name a file that you may read by --config"},
+		{"HOME=" + closed, "doctor --config /dev/null", ""},
+	} {
+		cmd := exec.Command(program, strings.Fields(c.args)...)
+		cmd.Env, cmd.Dir = []string{c.env}, "/"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		_ = cmd.Run()
+		if code := cmd.ProcessState.ExitCode(); (code == exitUsage) != (c.says != "") || !strings.Contains(stderr.String(), c.says) {
+			t.Errorf("%s quern %s: exit code %d, stderr:\n%s", c.env, c.args, code, stderr.String())
+		}
+	}
+}
+
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -37,7 +37,8 @@ const (
 type chance float64
 
 func (c *chance) String() string {
-	return strconv.FormatFloat(float64(*c)*100, 'g', -1, 64) + "%"
+	// Fifteen digits hide what the multiplication adds: 0.9%, not 0.9000000000000001%.
+	return strconv.FormatFloat(float64(*c)*100, 'g', 15, 64) + "%"
 }
 
 func (*chance) Type() string { return "percent" }
@@ -98,7 +99,10 @@ neighbour discovery are spared. A chance is written as 5% or 0.05.
 
 It ends with COMMAND's exit code (128 + the signal that killed it), or with 125
 if the lab cannot be built, 126 if COMMAND cannot be executed, 127 if there is
-no COMMAND.`,
+no COMMAND.
+
+The flags alone describe a lab: neither the configuration file nor the environment
+counts. A QUERN_ variable named after one of them is an error.`,
 		Example: `  quern lab run --hosts 3 -- sh -c 'ip addr; ip neigh'
   quern lab run --hosts 2 --loss 5% --reorder 5% --seed 7 -- ./test`,
 		DisableFlagsInUseLine: true,
@@ -109,7 +113,13 @@ no COMMAND.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.flagsAlone(cmd); err != nil {
+				return err
+			}
 			o := &f.options
+			if cmd.Flags().Changed("hold") && o.Faults.Hold == 0 {
+				return usageErrorf(cmd, "--hold 0s: a packet that is not held is not reordered; leave --reorder out, or hold it for 1µs at least")
+			}
 			o.Faults.Loss, o.Faults.Duplicate = float64(f.loss), float64(f.duplicate)
 			o.Faults.Reorder, o.Faults.Corrupt = float64(f.reorder), float64(f.corrupt)
 			if err := o.Check(); err != nil {
@@ -181,7 +191,7 @@ func (a *app) labRun(cmd *cobra.Command, f *labFlags, args []string) int {
 	}
 	if countErr == nil {
 		report.count(counters)
-		say("lab: %s", describeCounters(counters))
+		say("lab: %s", describeCounters(counters, f.options.Faults.Any()))
 	}
 	if err != nil {
 		return fail(code, err)
@@ -321,8 +331,8 @@ func describeLab(lab *netlab.Lab, took time.Duration) string {
 	return text + fmt.Sprintf("; built in %v", took.Round(time.Millisecond))
 }
 
-// describeCounters says in a line what the links did.
-func describeCounters(c netlab.Counters) string {
+// describeCounters says in a line what the links did, and whether they should have done anything.
+func describeCounters(c netlab.Counters, faults bool) string {
 	t := c.Total()
 	var list []string
 	for _, n := range []struct {
@@ -341,6 +351,9 @@ func describeCounters(c netlab.Counters) string {
 		if n.count > 0 {
 			list = append(list, humanize.Comma(int64(n.count))+" "+n.what)
 		}
+	}
+	if !faults {
+		return strings.Join(append([]string{"there were no faults"}, list...), ", ")
 	}
 	if t.Drawn == 0 && len(list) == 0 {
 		return "no packet was touched"

@@ -52,7 +52,7 @@ func TestLabExitCodes(t *testing.T) {
 		{"too bad", []string{"--loss", "150%", "--", "true"}, exitUsage, "--loss"},
 		{"not a number", []string{"--corrupt", "much", "--", "true"}, exitUsage, "--corrupt"},
 		{"a name with a path", []string{"--name", "../x", "--", "true"}, exitUsage, "../x"},
-		{"no hold", []string{"--reorder", "1%", "--hold", "0s", "--", "true"}, 0, ""}, // the default
+		{"no hold", []string{"--reorder", "1%", "--hold", "0s", "--", "true"}, exitUsage, "--hold 0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -102,7 +102,7 @@ func TestLabEnvironment(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 	said := strings.Split(got.stderr, "\n")
-	if len(said) != 4 || !strings.HasPrefix(said[0], "lab: ") || !strings.Contains(said[0], "3 hosts") || said[1] != "for you" || said[2] != "lab: no packet was touched" {
+	if len(said) != 4 || !strings.HasPrefix(said[0], "lab: ") || !strings.Contains(said[0], "3 hosts") || said[1] != "for you" || said[2] != "lab: there were no faults" {
 		t.Errorf("stderr: %q", said)
 	}
 }

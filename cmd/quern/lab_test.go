@@ -5,6 +5,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/quernmr/quern/internal/netlab"
 )
 
 func TestChance(t *testing.T) {
@@ -20,9 +22,54 @@ func TestChance(t *testing.T) {
 			t.Errorf("%q is %v, want an error", text, float64(c))
 		}
 	}
-	c := chance(0.05)
-	if c.String() != "5%" {
-		t.Errorf("%s", c.String())
+	for _, text := range []string{"0%", "5%", "0.9%", "0.07%", "14.3%", "29%", "57%", "99.99%", "100%"} {
+		var c chance
+		if err := c.Set(text); err != nil || c.String() != text {
+			t.Errorf("%s becomes %s; %v", text, c.String(), err)
+		}
+	}
+}
+
+func TestDescribeCounters(t *testing.T) {
+	var none, full, some netlab.Counters
+	full.Links, some.Links = make([]netlab.Link, 1), make([]netlab.Link, 1)
+	full.Links[0].To.Overrun = 3
+	some.Links[0].To.Drawn, some.Links[0].To.Lost = 1000, 5
+	for _, c := range []struct {
+		counters netlab.Counters
+		faults   bool
+		want     string
+	}{
+		{none, false, "there were no faults"},
+		{full, false, "there were no faults, 3 dropped since a queue was full"},
+		{none, true, "no packet was touched"},
+		{some, true, "of 1,000 packets 5 lost"},
+	} {
+		if got := describeCounters(c.counters, c.faults); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+}
+
+// What takes no variables does not ignore them in silence.
+func TestFlagsAlone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		env  string
+		says []string
+	}{
+		{[]string{"lab", "run", "--", "true"}, "QUERN_LOSS=5%", []string{"QUERN_LOSS", "--loss"}},
+		{[]string{"lab", "run", "--", "true"}, "QUERN_UDP_ONLY=true", []string{"QUERN_UDP_ONLY", "--udp-only"}},
+		{[]string{"bench", "fold"}, "QUERN_RUNS=zz", []string{"QUERN_RUNS", "--runs"}},
+		{[]string{"bench", "contention"}, "QUERN_TRIPS=3", []string{"QUERN_TRIPS", "--trips"}},
+		{[]string{"bench", "wordcount"}, "QUERN_SIZE=1", []string{"QUERN_SIZE", "--size"}},
+	} {
+		run(t, call{args: c.args, env: []string{c.env}}).failure(t, exitUsage, c.says...)
+	}
+	// Those of jobs, empty ones and the lab's own are fine; --runs 0 is what is wrong.
+	for _, env := range []string{"QUERN_QUIET=true", "QUERN_MEMORY=1GiB", "QUERN_RUNS=", "QUERN_LAB_HOSTS=x"} {
+		run(t, call{args: []string{"bench", "fold", "--runs", "0"}, env: []string{env}}).failure(t, exitUsage, "--runs 0")
 	}
 }
 

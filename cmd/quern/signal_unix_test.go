@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,11 @@ import (
 // TestInterrupt sends signals to jobs that wait for input and checks that they
 // leave nothing behind.
 func TestInterrupt(t *testing.T) {
+	// Under nohup this process ignores SIGHUP, and so would what it starts; what a
+	// process handles is at its default in its children.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	for _, c := range []struct {
 		name   string
 		signal syscall.Signal

@@ -5,6 +5,7 @@
 package foldbench
 
 import (
+	"context"
 	"net/netip"
 
 	"github.com/quernmr/quern/internal/netlab"
@@ -12,6 +13,6 @@ import (
 	"github.com/quernmr/quern/shuffle/commit"
 )
 
-func blast([]*commit.Output, int, netip.AddrPort, shuffle.Transmitter) (uint64, error) {
+func blast(context.Context, []*commit.Output, int, netip.AddrPort, shuffle.Transmitter) (uint64, error) {
 	return 0, netlab.ErrUnavailable
 }

@@ -323,7 +323,7 @@ func TestSocket(t *testing.T) {
 	}
 	// A round more than was pushed must be noticed.
 	s.(*streamSession).rounds++
-	if err := s.verify(t.Context()); err == nil || !strings.Contains(err.Error(), "not {Pairs:130000") {
+	if err := s.verify(t.Context()); err == nil || !strings.Contains(err.Error(), "not 130000 pairs of 10000 keys") {
 		t.Errorf("sums that are missing: %v", err)
 	}
 	if err := s.close(); err != nil {

@@ -42,6 +42,8 @@ const (
 // Report is all that was measured.
 type Report struct {
 	Results []Result `json:"results"`
+
+	tripsOnly bool // round trips are all that was asked for
 }
 
 // Quantile returns the q-th quantile (0 to 1) of durations, 0 of none: the least
@@ -58,14 +60,25 @@ func Quantile(d []time.Duration, q float64) time.Duration {
 // WriteTable writes the results as a table, and what follows from them.
 func (r *Report) WriteTable(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "path\torder\tkeys\tcondition\tMpairs/s\tns/pair\tsend\treceive\tprogram\trtt p50 us\tp99 us\t")
+	fmt.Fprint(w, "path\torder\tkeys\tcondition\t")
+	if !r.tripsOnly {
+		fmt.Fprint(w, "Mpairs/s\tns/pair\tsend\treceive\tprogram\t")
+	}
+	fmt.Fprintln(w, "rtt p50 us\tp99 us\t")
 	for _, x := range r.Results {
 		order := x.Order
 		if order == "" {
 			order = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t\n", x.Path, order, x.Keys, x.Condition,
-			x.PairsPerSecond/1e6, x.CPUNsPerPair, x.SendCPUNsPerPair, x.RecvCPUNsPerPair, x.ProgramNsPerPair, x.RTTp50Us, x.RTTp99Us)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t", x.Path, order, x.Keys, x.Condition)
+		if !r.tripsOnly {
+			program := "" // there is none
+			if x.ProgramNsPerPair > 0 {
+				program = fmt.Sprintf("%.1f", x.ProgramNsPerPair)
+			}
+			fmt.Fprintf(w, "%.1f\t%.1f\t%.1f\t%.1f\t%s\t", x.PairsPerSecond/1e6, x.CPUNsPerPair, x.SendCPUNsPerPair, x.RecvCPUNsPerPair, program)
+		}
+		fmt.Fprintf(w, "%.1f\t%.1f\t\n", x.RTTp50Us, x.RTTp99Us)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -77,7 +90,11 @@ func (r *Report) WriteTable(out io.Writer) error {
 // run: how many times as much they take.
 func (r *Report) WriteRatios(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "against kernel\torder\tkeys\tcondition\tns/pair\tpairs/s\trtt p50\tp99\t")
+	fmt.Fprint(w, "against kernel\torder\tkeys\tcondition\t")
+	if !r.tripsOnly {
+		fmt.Fprint(w, "ns/pair\tpairs/s\t")
+	}
+	fmt.Fprintln(w, "rtt p50\tp99\t")
 	times := func(other, kernel float64) string {
 		if other <= 0 || kernel <= 0 {
 			return "-"
@@ -98,8 +115,11 @@ func (r *Report) WriteRatios(out io.Writer) error {
 				order = "-"
 			}
 			n++
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", x.Path, order, x.Keys, x.Condition, times(x.CPUNsPerPair, k.CPUNsPerPair),
-				times(x.PairsPerSecond, k.PairsPerSecond), times(x.RTTp50Us, k.RTTp50Us), times(x.RTTp99Us, k.RTTp99Us))
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\t", x.Path, order, x.Keys, x.Condition)
+			if !r.tripsOnly {
+				fmt.Fprintf(w, "%s\t%s\t", times(x.CPUNsPerPair, k.CPUNsPerPair), times(x.PairsPerSecond, k.PairsPerSecond))
+			}
+			fmt.Fprintf(w, "%s\t%s\t\n", times(x.RTTp50Us, k.RTTp50Us), times(x.RTTp99Us, k.RTTp99Us))
 		}
 	}
 	if n == 0 {

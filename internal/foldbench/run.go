@@ -346,9 +346,13 @@ func (b *bench) measure(ctx context.Context, s session, condition string) (Resul
 		}
 		r.RTTp50Us, r.RTTp99Us = micros(p50), micros(p99)
 	}
-	b.say("%s, %d keys, %s: %.1f million pairs/s, %.1f ns a pair (send %.1f, receive %.1f, program %.1f), round trip %.1f us, 99th percentile %.1f us", s.self(), r.Keys, condition,
-		r.PairsPerSecond/1e6, r.CPUNsPerPair, r.SendCPUNsPerPair, r.RecvCPUNsPerPair, r.ProgramNsPerPair, r.RTTp50Us, r.RTTp99Us)
-	b.say("  processes %.1f and %.1f, machine %.1f; %s", u.send/n, u.receive/n, u.machine/n, note)
+	program := ""
+	if r.ProgramNsPerPair > 0 {
+		program = fmt.Sprintf(", program %.1f", r.ProgramNsPerPair)
+	}
+	b.say("%s, %d keys, %s: %s, %.1f ns a pair (send %.1f, receive %.1f%s), round trip %.1f us, 99th percentile %.1f us", s.self(), r.Keys, condition,
+		sentWords(sent), r.CPUNsPerPair, r.SendCPUNsPerPair, r.RecvCPUNsPerPair, program, r.RTTp50Us, r.RTTp99Us)
+	b.say("  processes %.1f and %.1f, machine %.1f ns a pair%s", u.send/n, u.receive/n, u.machine/n, note)
 	return r, nil
 }
 
@@ -361,7 +365,11 @@ func Fold(ctx context.Context, o Options) (*Report, error) {
 
 // Contention measures round trips alone: one question at a time.
 func Contention(ctx context.Context, o Options) (*Report, error) {
-	return run(ctx, o, (*bench).ping)
+	r, err := run(ctx, o, (*bench).ping)
+	if r != nil {
+		r.tripsOnly = true
+	}
+	return r, err
 }
 
 // ping measures a path's round trips once. Pairs per second and times are those of the questions.
@@ -387,12 +395,14 @@ func (b *bench) ping(ctx context.Context, s session, condition string) (Result, 
 }
 
 func run(ctx context.Context, o Options, measure func(*bench, context.Context, session, string) (Result, error)) (*Report, error) {
+	for _, keys := range o.Keys {
+		if keys < 1 || keys > MaxKeys {
+			return nil, fmt.Errorf("%d keys: 1 to %d are possible", keys, MaxKeys)
+		}
+	}
 	report := &Report{}
 	err := with(o, func(b *bench) error {
 		for _, keys := range o.Keys {
-			if keys < 1 {
-				return fmt.Errorf("%d keys: at least one is needed", keys)
-			}
 			results, err := b.keys(ctx, keys, measure)
 			if err != nil {
 				return err

@@ -41,6 +41,14 @@ func job() shuffle.JobSpec {
 // streamLimits have room for many small outputs under way.
 var streamLimits = shuffle.Limits{Streams: 2048, Targets: 64, Outgoing: 2048, Jobs: 4}
 
+// MinKeys and MaxKeys bound what Fold measures. With fewer keys an output has so few
+// pairs that opening its stream is all that is measured, and takes hours; for more
+// the baseline's table has no place in a hash's bits.
+const (
+	MinKeys = 1000
+	MaxKeys = 20_000_000
+)
+
 // partitionKeys is the most keys of a partition: more of them have more partitions, as
 // a job of that size would, so that a partition's keys fit the largest table.
 const partitionKeys = 1_000_000
@@ -437,7 +445,7 @@ type streamSession struct {
 	keys   int
 	rounds int
 	trips  int
-	times  int // trips pushed
+	times  int             // trips pushed
 	folder *scratch.Folder // of the control plane's socket, and of what the roles write
 }
 
@@ -485,7 +493,7 @@ func (s *streamSession) bulk(ctx context.Context, pairs int) (Sent, error) {
 	var out StreamPushed
 	err := s.send.Call(ctx, "Push", &StreamPush{s.rounds, rounds}, &out)
 	s.rounds += rounds
-	s.note = fmt.Sprintf("%+v", out.Report)
+	s.note = pushedWords(&out)
 	return out.Sent, err
 }
 
@@ -553,7 +561,7 @@ func (s *streamSession) verify(ctx context.Context) error {
 	}
 	want := Expect(s.keys, s.rounds)
 	if out.Folded != want {
-		return fmt.Errorf("the %s path folded %+v, not %+v", s.path, out.Folded, want)
+		return fmt.Errorf("the %s path folded %v, not %v", s.path, out.Folded, want)
 	}
 	if s.times > 0 {
 		var trips StreamFolded
@@ -561,11 +569,11 @@ func (s *streamSession) verify(ctx context.Context) error {
 			return err
 		}
 		if want := Expect(s.trips*framePairs, s.times); trips.Folded != want {
-			return fmt.Errorf("round trips of the %s path folded %+v, not %+v", s.path, trips.Folded, want)
+			return fmt.Errorf("round trips of the %s path folded %v, not %v", s.path, trips.Folded, want)
 		}
 	}
 	s.inKernel = float64(out.Kernel) / math.Max(float64(out.Pairs), 1)
-	s.note = fmt.Sprintf("%+v", stats)
+	s.note = statsWords(&stats)
 	return nil
 }
 

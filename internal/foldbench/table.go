@@ -83,6 +83,10 @@ type Folded struct {
 	Check uint64 // of each key's sum x hash(key), mod 2^64
 }
 
+func (f Folded) String() string {
+	return fmt.Sprintf("%d pairs of %d keys with sum %d and checksum %016x", f.Pairs, f.Keys, f.Sum, f.Check)
+}
+
 // Folded goes through the table.
 func (t *Table) Folded() Folded {
 	f := Folded{Pairs: t.pairs, Keys: t.used}

@@ -312,7 +312,7 @@ func (s *tcpSession) verify(ctx context.Context) error {
 	want := Expect(s.c.Keys, s.rounds)
 	want.Pairs += uint64(s.trips * min(tripPairs, s.c.Keys))
 	if folded != want {
-		return fmt.Errorf("the tcp path folded %+v, not %+v", folded, want)
+		return fmt.Errorf("the tcp path folded %v, not %v", folded, want)
 	}
 	return nil
 }
