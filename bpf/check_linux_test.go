@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -235,10 +236,15 @@ func TestExamineCarrier(t *testing.T) {
 	sh(t, "ip link add c0 type veth peer name c1")
 	look := func(state State, says, fix string) {
 		t.Helper()
-		c := examine(Options{Interfaces: []string{"c0"}}, Root).find(t, "interface")
-		if c.State != state || !strings.Contains(c.Found, says) || c.Fix != fix {
-			t.Errorf("%+v", c)
+		// The kernel works the operational state out a while after the change.
+		var c Check
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+			c = examine(Options{Interfaces: []string{"c0"}}, Root).find(t, "interface")
+			if c.State == state && strings.Contains(c.Found, says) && c.Fix == fix {
+				return
+			}
 		}
+		t.Errorf("%+v, want %v, %q, %q", c, state, says, fix)
 	}
 	look(Warning, "c0 (veth) is down", "sudo ip link set c0 up")
 	sh(t, "ip link set c0 up")
