@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/bits"
-	"os"
 	"testing"
 	"time"
 
