@@ -194,7 +194,7 @@ type Finisher interface {
 
 // Expect says what the manifests of a partition come to.
 func (j *Job) Expect(p int) (receive.Expect, error) {
-	expect := receive.Expect{Check: make([]uint64, len(j.Spec.Ops))}
+	expect := receive.Expect{Check: make([]uint64, len(j.Spec.Ops)), SumAbs: make([]commit.Total, len(j.Spec.Ops))}
 	for m := range j.Maps {
 		out, err := j.Commit(m, p)
 		if err != nil {
@@ -205,6 +205,7 @@ func (j *Job) Expect(p int) (receive.Expect, error) {
 		expect.Pairs += man.Pairs
 		for i, c := range man.Check {
 			expect.Check[i] += c
+			expect.SumAbs[i] = expect.SumAbs[i].Add(man.SumAbs[i])
 		}
 	}
 	return expect, nil

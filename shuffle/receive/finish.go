@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quernmr/quern/shuffle"
+	"github.com/quernmr/quern/shuffle/commit"
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/pairs"
 )
@@ -33,6 +34,20 @@ type Expect struct {
 	Streams int      // how many there are in this generation
 	Pairs   uint64   // in all of them; values, if the target is a vector
 	Check   []uint64 // per lane the sum over all streams of StreamSpec.Check; nil: what the streams said
+	// SumAbs is per lane the sum of all absolute values (commit.Manifest). With it
+	// Finish sees to it that JobSpec.Bound was kept; nil: that is not looked at, and a
+	// bounded sum that wraps in the kernel is a wrong number.
+	SumAbs []commit.Total
+}
+
+// promised returns an error if a bounded lane's values could wrap after all.
+func (e *Expect) promised(job *shuffle.JobSpec) error {
+	for i, total := range e.SumAbs {
+		if i < len(job.Ops) && job.Ops[i] == fold.Sum && bound(job, i) && !total.Fits() {
+			return fmt.Errorf("lane %d was said to be bounded, and its absolute values add up to 2^63 or more: %w; leave JobSpec.Bound out for it", i, ErrOverflow)
+		}
+	}
+	return nil
 }
 
 // Totals are the books of a target.
@@ -157,6 +172,9 @@ func (r *Receiver) close(id shuffle.TargetID, expect *Expect) (*target, error) {
 // finish drains and balances. No frame comes to the target any more.
 func (t *target) finish(ctx context.Context, expect Expect) (*Result, error) {
 	r := t.r
+	if err := expect.promised(&t.job.spec); err != nil {
+		return nil, fmt.Errorf("receive: finish %s: %w", t.id, err)
+	}
 	sealed := r.tables.detach(t)
 	for _, tab := range sealed {
 		t.drain(ctx, tab)
