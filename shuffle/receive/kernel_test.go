@@ -106,12 +106,32 @@ func (k *fakeKernel) links(t testing.TB) func() link {
 	}
 }
 
-// slowLink takes its time for every frame.
-type slowLink struct{ link }
+// patientLink sends its first frame, and the rest once a table is in place: how
+// soon that is depends on the machine, and frames in memory would not wait for it.
+type patientLink struct {
+	link
+	k *fakeKernel
+}
 
-func (l slowLink) send(frame []byte) {
+func (l *patientLink) send(frame []byte) {
 	l.link.send(frame)
-	time.Sleep(500 * time.Microsecond)
+	for end := time.Now().Add(10 * time.Second); l.k != nil && !l.k.tabled() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	l.k = nil
+}
+
+// tabled says whether any cell names a table.
+func (k *fakeKernel) tabled() bool {
+	cells := k.Memory().Cells
+	for i := range cells {
+		for class := range wire.Classes {
+			if table, _ := cells[i].Place(class); table != 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func TestKernelPath(t *testing.T) {
@@ -123,13 +143,13 @@ func TestKernelPath(t *testing.T) {
 		faults faults
 		flips  bool
 		user   bool // all in user space
-		slow   bool // frames come slowly enough for tables to be made meanwhile
+		waits  bool // frames come when there is a table: nobody estimated the keys
 	}{
-		{name: "clean", ops: []fold.Op{fold.Sum}, slow: true},
+		{name: "clean", ops: []fold.Op{fold.Sum}, waits: true},
 		{name: "estimated", ops: []fold.Op{fold.Sum}, keys: 2000, faults: faults{drop: .1, double: .1, reorder: 1, damage: .05}},
 		{name: "flips", ops: []fold.Op{fold.Sum}, keys: 1200, opts: Options{TableBits: 10}, flips: true},
 		{name: "flipsLanes", ops: mixed, opts: Options{TableBits: 10}, keys: 8000, faults: faults{double: .1, reorder: 1}, flips: true},
-		{name: "noSpare", ops: mixed, opts: Options{TableMemory: 130 << 10}},
+		{name: "noSpare", ops: mixed, opts: Options{TableMemory: 130 << 10}, waits: true},
 		{name: "noTable", ops: mixed, opts: Options{TableMemory: 10 << 10}, user: true},
 		{name: "manyLanes", ops: append(mixed, fold.Or), user: true},
 		{name: "userOnly", ops: mixed, opts: Options{Mode: shuffle.UserOnly}, user: true},
@@ -145,9 +165,9 @@ func TestKernelPath(t *testing.T) {
 			}
 			w.open(ctx, t, r)
 			links := k.links(t)
-			if c.slow {
+			if c.waits {
 				fast := links
-				links = func() link { return slowLink{fast()} }
+				links = func() link { return &patientLink{fast(), k} }
 			}
 			w.pushAll(ctx, t, rng, r, c.faults, links)
 			all := w.finish(ctx, t, r)
