@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package schedule
+
+import "time"
+
+// Stage is a step of a job. The stages follow each other: a stage begins when the one
+// before has committed all of its tasks.
+type Stage uint8
+
+// The stages. Plan and Commit have one task each. Abort follows in the place of
+// Commit when a job that has planned ends in any other way.
+const (
+	Plan Stage = iota
+	Map
+	Reduce
+	Commit
+	Abort
+)
+
+// Attempt names a try at a task. It is comparable.
+type Attempt struct {
+	Job   string
+	Stage Stage
+	// StageAttempt counts how often the task's stage was begun anew; of a reduce
+	// task, how often its partition was (a map output changed).
+	StageAttempt uint32
+	Task         uint32
+	Number       uint32 // counts the tries at this task
+	Epoch        uint64 // of the master
+}
+
+// Worker is what the scheduler knows of a worker.
+type Worker struct {
+	ID     string
+	Name   string // the same name in another process is another worker
+	Slots  int    // map attempts at once, and as many reduce attempts
+	Memory int64  // bytes for all attempts; 0: no limit
+	Local  []string
+	// Running are attempts that it has, and Outputs the map outputs, of the
+	// time before this master or before its link broke.
+	Running []Attempt
+	Outputs []Attempt
+}
+
+// Job is what the scheduler knows of a job.
+type Job struct {
+	ID          string
+	Priority    int
+	MaxSlots    int   // attempts at once; 0: no limit
+	TaskMemory  int64 // bytes an attempt takes of a worker's; 0: its share of a slot
+	MaxAttempts int   // per task; 0: Config.MaxAttempts
+}
+
+// Event is one of the structs below.
+type Event interface{ event() }
+
+// The events.
+type (
+	// WorkerUp: a worker said hello, for the first time or again. Attempts of Running
+	// that are not wanted are answered with Stop; outputs that are still of
+	// use are taken into account again.
+	WorkerUp struct{ Worker Worker }
+	// WorkerDown: its lease ran out, or it left.
+	WorkerDown struct{ ID string }
+	// WorkerSuspect: the gossip says that it may be gone, or is back. Nothing is given
+	// to a suspect, and nothing is taken from it.
+	WorkerSuspect struct {
+		ID      string
+		Suspect bool
+	}
+	// WorkerDrain: it gets no more attempts. Its running ones are finished; map outputs
+	// that are still needed are made again elsewhere before it is told Left.
+	WorkerDrain struct{ ID string }
+
+	// JobAdded: a job was submitted.
+	JobAdded struct{ Job Job }
+	// JobCancelled: somebody wants it to end.
+	JobCancelled struct{ ID, Reason string }
+
+	// Finished: an attempt's result was accepted (see State.Offer).
+	Finished struct {
+		Attempt Attempt
+		Worker  string
+		Planned *Planned // of Plan
+		// Digests are, of a map attempt, those of its output by partition.
+		// 0: nothing for that partition.
+		Digests []uint64
+	}
+	// Failed: an attempt ended without a result.
+	Failed struct {
+		Attempt Attempt
+		Worker  string
+		Error   string
+		// Permanent: another attempt would fail in the same way.
+		Permanent bool
+		// Infrastructure: it is no fault of the task's: it counts as a lost
+		// attempt, and against the worker.
+		Infrastructure bool
+	}
+	// OutputLost: a reduce attempt could not get a map output from where it is said to be.
+	OutputLost struct {
+		Reader Attempt // the reduce attempt
+		Output Attempt // the map attempt whose output it is
+		Worker string
+		Error  string
+		// Certain: the worker says that it has it not, or it is damaged. Otherwise it
+		// could not be reached, and the first such report is not believed.
+		Certain bool
+	}
+	// Progressed: an attempt is at work.
+	Progressed struct {
+		Attempt Attempt
+		Done    float64 // share done, 0 to 1
+	}
+	// Tick: time has passed.
+	Tick struct{}
+)
+
+// Planned is the shape of a job.
+type Planned struct {
+	Splits     []Split
+	Partitions int // reduce tasks
+}
+
+// Split is what matters of a split for where it runs.
+type Split struct {
+	Path  string // of its first file
+	Bytes int64
+}
+
+// Action is one of the structs below.
+type Action interface{ action() }
+
+// The actions.
+type (
+	// Launch an attempt.
+	Launch struct {
+		Worker      string
+		Attempt     Attempt
+		Speculative bool
+	}
+	// Stop an attempt that runs, or may.
+	Stop struct {
+		Worker  string
+		Attempt Attempt
+		Reason  string
+	}
+	// Relocate tells a running reduce attempt where a map output is to be had now.
+	Relocate struct {
+		Worker string
+		Reader Attempt
+		Output Attempt
+		At     string // worker
+	}
+	// Forget: a worker may drop all that it has of a job.
+	Forget struct{ Worker, Job string }
+	// Left: a draining worker holds nothing more that is needed.
+	Left struct{ Worker string }
+	// JobStage: a job has come to a stage.
+	JobStage struct {
+		Job   string
+		Stage Stage
+	}
+	// JobEnded: all is over. Error is "" if it is done.
+	JobEnded struct {
+		Job       string
+		Error     string
+		Cancelled bool
+	}
+	// Note is something a job's user should know.
+	Note struct{ Job, Text string }
+	// SetAside: a worker gets nothing for a while, since so much failed there.
+	SetAside struct {
+		Worker string
+		Until  time.Duration
+		Why    string
+	}
+)
+
+// Config has the scheduler's constants. The zero value of each field is replaced by
+// the default that it names.
+type Config struct {
+	Epoch       uint64
+	MaxAttempts int // failed attempts of a task before the job fails; 4
+	// MaxLost bounds, per task, attempts and outputs that were lost in a row; 20.
+	MaxLost int
+	// Backoff is the wait before a task that failed is tried again; it doubles with every
+	// failure up to MaxBackoff. 500 ms, 30 s.
+	Backoff, MaxBackoff time.Duration
+	// Speculate: an attempt that has run for that many times the median of its stage's finished ones, and
+	// at least SpeculateAfter, gets a copy when slots are free and at least three quarters of the tasks of
+	// the stage are done. 1.5; 5 s. Negative: never.
+	Speculate      float64
+	SpeculateAfter time.Duration
+	// A worker with AsideFailures failed attempts within AsideWindow, of at least two different
+	// tasks, is set aside for AsideFor. 5; 1 min; 1 min.
+	AsideFailures         int
+	AsideWindow, AsideFor time.Duration
+	// NoWorkers is how long jobs wait when there is no worker that could take
+	// their attempts, before they fail; 5 min.
+	NoWorkers time.Duration
+	// LocalWait is how long a split waits for a worker near it; 3 s.
+	LocalWait time.Duration
+	// MaxTasks bounds the splits of a job (2^20), MaxOutputs splits x partitions (2^22).
+	MaxTasks, MaxOutputs int
+}
