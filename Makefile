@@ -86,11 +86,11 @@ vet: ## run go vet
 	$(GO) vet ./...
 
 .PHONY: generate
-generate: ## make the BPF objects of bpf/ anew (needs clang-19, llvm-19 and libbpf-dev)
-	$(GO) generate ./bpf/...
+generate: ## make the BPF objects and protobuf files anew (needs clang-19, llvm-19, libbpf-dev, protobuf-compiler)
+	$(GO) generate ./bpf/... ./shuffle/... ./mapreduce/...
 
 .PHONY: check-generated
-check-generated: ## check that the BPF objects are those that make generate makes
+check-generated: ## check that generated files are those that make generate makes
 	@mkdir -p $(dir $(SKIPPED))
 	GO='$(GO)' scripts/check-generated | tee -a $(SKIPPED)
 

@@ -38,7 +38,10 @@ const nobodysRoom = "cmd"
 // SoleImporters names dependencies that one room alone may import, tests
 // included.
 var SoleImporters = map[string]string{
-	"github.com/cilium/ebpf": "bpf",
+	"github.com/cilium/ebpf":          "bpf",
+	"github.com/hashicorp/memberlist": "internal",
+	"go.etcd.io/bbolt":                "master",
+	"github.com/minio/minio-go/v7":    "mapreduce",
 }
 
 // badNames are package names that say nothing about what is inside.
@@ -50,10 +53,11 @@ var unfinished = []string{"TODO", "FIXME"}
 // licenses are what one of a source file's first lines must hold, by the file's
 // extension: programs for the kernel have a license that the kernel takes.
 var licenses = map[string]string{
-	".go": "SPDX-License-Identifier: Apache-2.0",
-	".sh": "SPDX-License-Identifier: Apache-2.0",
-	".c":  "SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause",
-	".h":  "SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause",
+	".go":    "SPDX-License-Identifier: Apache-2.0",
+	".sh":    "SPDX-License-Identifier: Apache-2.0",
+	".proto": "SPDX-License-Identifier: Apache-2.0",
+	".c":     "SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause",
+	".h":     "SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause",
 }
 
 // licenseLines is the number of lines in which it is looked for.

@@ -6,7 +6,7 @@
 // manifests) are JSON of package task within it.
 package api
 
-//go:generate protoc -I . --go_out=. --go_opt=paths=source_relative --go-grpc_out=. --go-grpc_opt=paths=source_relative cluster.proto
+//go:generate ../../../scripts/protoc cluster.proto
 
 // Protocol is the version of these messages. A master refuses workers and
 // clients of another.
