@@ -61,6 +61,14 @@ test-kernels: ## run the tests of bpf/ under Debian's 6.1 and 6.12 kernels, emul
 	@mkdir -p $(dir $(SKIPPED))
 	GO='$(GO)' scripts/test-kernels $(KERNELFLAGS) | tee -a $(SKIPPED)
 
+# How many seeded runs make chaos makes, and from which seed on.
+RUNS ?= 200
+SEED ?= 1
+
+.PHONY: chaos
+chaos: ## kill, stop, cut off and starve parts of a cluster in a lab, RUNS times from SEED on
+	QUERN_CHAOS_RUNS='$(RUNS)' QUERN_CHAOS_SEED='$(SEED)' $(GO) test -count=1 -timeout 24h -v -run '^TestChaos$$' ./internal/chaos
+
 .PHONY: nightly
 nightly: ## the long variants: a thousand seeded runs, every test on every kernel, fuzzing for a minute each
 	QUERN_LONG=1 $(MAKE) unit TESTFLAGS='-timeout 4h $(TESTFLAGS)'

@@ -3,6 +3,7 @@
 package jobs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -73,7 +74,9 @@ func (f *RowFormat) kind(in *input.Options, inputs []string) (string, error) {
 		return "", nil
 	}
 	name := inputs[0]
-	if info, err := os.Stat(name); err == nil && info.IsDir() {
+	if first, ok := input.First(context.Background(), name, *in); ok {
+		name = first
+	} else if info, err := os.Stat(name); err == nil && info.IsDir() {
 		name = firstFile(name)
 	}
 	return kindByName(name), nil

@@ -133,26 +133,39 @@ func (e *engine) openDrain(ctx context.Context) (*fold.Drain, *group.Drain, erro
 	if err := e.compactFold(ctx); err != nil {
 		return nil, nil, err
 	}
-	d, err := fold.NewDrain(ctx, e.foldCfg, cs, e.foldRuns, fold.Options{Workers: e.opts.Workers, Sample: sample, EarlyCheck: e.t.safe, RangeBytes: e.mem.buffer / 2})
+	d, err := fold.NewDrain(ctx, e.foldCfg, cs, e.foldRuns, fold.Options{Workers: e.opts.Workers, Sample: sample, EarlyCheck: e.t.safe, Scale: e.scale, RangeBytes: e.mem.buffer / 2})
 	if err == nil && sample > 0 {
 		e.sample.Merge(d.Sample())
 	}
 	return d, nil, err
 }
 
-// audit balances the books.
+// audit balances the books of a job that ran here from end to end.
 func (e *engine) audit(f *fold.Drain, w *writePhase) (*Audit, error) {
-	a := &Audit{PairsCombined: e.combined, Rows: e.rows.Load()}
-	var read int64
-	check := make([]uint64, len(e.t.ops))
+	s := w.sum()
+	return e.balance(f, s.keys, s.pairs+s.groupPairs, s.check)
+}
+
+// sum adds up what the reducers counted.
+func (w *writePhase) sum() reduceState {
+	all := reduceState{check: make([]uint64, len(w.e.t.ops))}
 	for _, r := range w.reducers {
 		s := r.state()
-		a.Keys += s.keys
-		read += s.pairs + s.groupPairs
+		all.keys += s.keys
+		all.kept += s.kept
+		all.pairs += s.pairs
+		all.groupPairs += s.groupPairs
 		for i, v := range s.check {
-			check[i] += v
+			all.check[i] += v
 		}
 	}
+	return all
+}
+
+// balance compares what mappers counted with what came out of the drain: keys, pairs
+// read from runs (of grouped jobs, all), and the check per lane.
+func (e *engine) balance(f *fold.Drain, keys, read int64, check []uint64) (*Audit, error) {
+	a := &Audit{PairsCombined: e.combined, Rows: e.rows.Load(), Keys: keys}
 	if f != nil {
 		for i, v := range f.Check() {
 			check[i] += v
@@ -202,13 +215,14 @@ type writePhase struct {
 	tx       output.Transaction
 	cuts     [][]byte // total order: the keys at which parts 1... begin
 	reducers []reducer
+	others   bool // there are keys in parts that are not written here
 
 	mu    sync.Mutex
 	parts []output.Part
 }
 
-// task is one range of one part.
-type task struct{ part, rng, index int }
+// stretch is one range of one part.
+type stretch struct{ part, rng, index int }
 
 // segment is a piece of a part in its final form.
 type segment struct {
@@ -254,15 +268,17 @@ func (w *writePhase) run(ctx context.Context, ranges func(part int) int, newRedu
 	if err != nil {
 		return err
 	}
-	var tasks []task
+	var tasks []stretch
 	for p := range e.partitions() {
 		for r := range ranges(p) {
-			tasks = append(tasks, task{p, r, len(tasks)})
+			tasks = append(tasks, stretch{p, r, len(tasks)})
 		}
 	}
 	workers := min(e.opts.Workers, len(tasks))
 	for range workers {
-		w.reducers = append(w.reducers, newReducer())
+		r := newReducer()
+		r.state().moved = &e.moved
+		w.reducers = append(w.reducers, r)
 	}
 	switch {
 	case e.t.top || e.t.countKeys:
@@ -294,20 +310,16 @@ func (w *writePhase) run(ctx context.Context, ranges func(part int) int, newRedu
 func (w *writePhase) single(newReducer func() reducer) error {
 	e := w.e
 	row := func(_ []byte, r *output.Row) error { return w.writeRow(0, r) }
-	var keys, kept int64
-	for _, r := range w.reducers {
-		keys += r.state().keys
-		kept += r.state().kept
-	}
+	s := w.sum()
 	switch {
 	case e.t.countKeys:
-		return row(nil, &output.Row{Values: []output.Value{{Kind: output.Int, I: kept}}})
+		return row(nil, &output.Row{Values: []output.Value{{Kind: output.Int, I: s.kept}}})
 	case e.t.top && len(w.reducers) > 0:
 		if err := w.reducers[0].top(w.reducers, row); err != nil {
 			return err
 		}
 	}
-	if keys == 0 {
+	if s.keys == 0 && !w.others {
 		return newReducer().empty(row)
 	}
 	return nil
@@ -328,7 +340,7 @@ func (w *writePhase) writeRow(part int, r *output.Row) error {
 }
 
 // each runs tasks on all reducers, in order of their indices.
-func (w *writePhase) each(ctx context.Context, tasks []task, do func(ctx context.Context, r reducer, t task) error) error {
+func (w *writePhase) each(ctx context.Context, tasks []stretch, do func(ctx context.Context, r reducer, t stretch) error) error {
 	var next atomic.Int64
 	errs := make([]error, len(w.reducers))
 	at := make([]int, len(w.reducers))
@@ -384,23 +396,23 @@ func (w *writePhase) each(ctx context.Context, tasks []task, do func(ctx context
 	return err
 }
 
-func (w *writePhase) collect(ctx context.Context, tasks []task) error {
-	return w.each(ctx, tasks, func(ctx context.Context, r reducer, t task) error {
+func (w *writePhase) collect(ctx context.Context, tasks []stretch) error {
+	return w.each(ctx, tasks, func(ctx context.Context, r reducer, t stretch) error {
 		return r.visit(ctx, t.part, t.rng, func([]byte, *output.Row) error { return nil })
 	})
 }
 
 // byRows writes to parts that take rows, not bytes: each part by one goroutine.
-func (w *writePhase) byRows(ctx context.Context, tasks []task) error {
-	parts := make([]task, w.e.partitions())
-	byPart := make([][]task, len(parts))
+func (w *writePhase) byRows(ctx context.Context, tasks []stretch) error {
+	parts := make([]stretch, w.e.partitions())
+	byPart := make([][]stretch, len(parts))
 	for i := range parts {
-		parts[i] = task{part: i, index: i}
+		parts[i] = stretch{part: i, index: i}
 	}
 	for _, t := range tasks {
 		byPart[t.part] = append(byPart[t.part], t)
 	}
-	return w.each(ctx, parts, func(ctx context.Context, r reducer, t task) error {
+	return w.each(ctx, parts, func(ctx context.Context, r reducer, t stretch) error {
 		to := t.part
 		for _, t := range byPart[t.part] {
 			err := r.visit(ctx, t.part, t.rng, func(key []byte, row *output.Row) error {
@@ -417,13 +429,13 @@ func (w *writePhase) byRows(ctx context.Context, tasks []task) error {
 
 // encoded writes to parts that take bytes: ranges are encoded by all
 // goroutines and written in order.
-func (w *writePhase) encoded(ctx context.Context, tasks []task) error {
+func (w *writePhase) encoded(ctx context.Context, tasks []stretch) error {
 	q := newQueue(w, tasks)
 	// A failed range must not leave those behind it waiting.
 	stop := context.AfterFunc(ctx, func() { q.abort(-1) })
 	defer stop()
 	var pool sync.Pool
-	return w.each(ctx, tasks, func(ctx context.Context, r reducer, t task) error {
+	return w.each(ctx, tasks, func(ctx context.Context, r reducer, t stretch) error {
 		enc, err := w.part(t.part)
 		if err != nil {
 			return err

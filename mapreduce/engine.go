@@ -75,10 +75,17 @@ type engine struct {
 	foldRuns []fold.Run
 	grpRuns  []*spill.Run
 	sample   *pairs.BottomK
-	folded   int64 // records folded on their way into runs
-	combined int64 // records that went into runs
+	scale    []uint8 // decimals that lanes have at least; nil: those of the values
+	folded   int64   // records folded on their way into runs
+	combined int64   // records that went into runs
 	spilled  int64
 	notes    []string
+
+	// moved counts keys that were reduced, while they are: it says that a task of a
+	// cluster is not stuck. live does so for records that are mapped.
+	moved atomic.Int64
+	live  *atomic.Int64
+	total atomic.Int64 // of a map task: bytes to read, then records to write
 
 	phase   atomic.Pointer[string]
 	bytes   atomic.Int64
@@ -93,6 +100,12 @@ type engine struct {
 // Run runs the job in this process on all cores.
 func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (*Result, error) {
 	p, err := j.compile()
+	if here != nil {
+		if err != nil {
+			return here.run(ctx, nil, j.Name, err, opts)
+		}
+		return here.run(ctx, p, j.Name, nil, opts)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +197,7 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	success, err := e.success(audit)
+	success, err := success(e.t.name, e.opts.Partitions, audit)
 	if err != nil {
 		return nil, err
 	}
@@ -214,18 +227,27 @@ func (e *engine) begin() (output.Transaction, error) {
 	if target == nil {
 		target = output.Func(func(int, *output.Row) error { return nil })
 	}
-	paths := make([]string, 0, len(e.plan.Files))
+	return target.Begin(e.info())
+}
+
+// info is what the output is told.
+func (e *engine) info() output.Info {
+	info := output.Info{Job: e.t.name, Schema: e.t.schema, Parts: e.opts.Partitions}
+	if e.plan == nil {
+		return info
+	}
+	info.Inputs = make([]string, 0, len(e.plan.Files))
 	for _, f := range e.plan.Files {
 		if f.Path != "-" {
-			paths = append(paths, f.Path)
+			info.Inputs = append(info.Inputs, f.Path)
 		}
 	}
-	return target.Begin(output.Info{Job: e.t.name, Schema: e.t.schema, Parts: e.opts.Partitions, Inputs: paths})
+	return info
 }
 
 // success is the content of _SUCCESS: only what is the same for every run of
 // the job on this input.
-func (e *engine) success(a *Audit) ([]byte, error) {
+func success(job string, parts int, a *Audit) ([]byte, error) {
 	b, err := json.MarshalIndent(struct {
 		Job      string `json:"job"`
 		Parts    int    `json:"parts"`
@@ -233,7 +255,7 @@ func (e *engine) success(a *Audit) ([]byte, error) {
 		Keys     int64  `json:"keys"`
 		Rows     int64  `json:"rows"`
 		Balanced bool   `json:"audit_balanced"`
-	}{e.t.name, e.opts.Partitions, a.PairsEmitted, a.Keys, a.Rows, true}, "", "  ")
+	}{job, parts, a.PairsEmitted, a.Keys, a.Rows, true}, "", "  ")
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,12 @@ import (
 	"github.com/quernmr/quern/shuffle/fold"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if childMain() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func countWords(rec mapreduce.Record, emit *mapreduce.Emitter[[]byte, int64]) error {
 	for w := range bytes.FieldsSeq(rec.Value) {

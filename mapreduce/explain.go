@@ -27,16 +27,24 @@ func (j *Job[K, V, R]) Explain(ctx context.Context, opts Options) (*Explanation,
 		Job: e.t.name, Files: len(plan.Files), Splits: len(plan.Splits), Bytes: plan.TotalBytes,
 		Partitions: e.opts.Partitions, Reduce: "fold", Workers: e.opts.Workers, Memory: e.mem.budget, Notes: plan.Notes,
 	}
-	why := func(format string, args ...any) { x.Why = append(x.Why, fmt.Sprintf(format, args...)) }
 	if e.t.grouped {
 		x.Reduce = "grouped"
+	}
+	for _, op := range e.t.ops {
+		x.Lanes = append(x.Lanes, op.String())
+	}
+	x.Why = e.explain(plan)
+	return x, nil
+}
+
+// explain says in words what was chosen.
+func (e *engine) explain(plan *input.Plan) []string {
+	var all []string
+	why := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if e.t.grouped {
 		why("grouped: the job has a Reduce function, which sees all values of a key; pairs are sorted by key and value")
 	} else {
-		for _, op := range e.t.ops {
-			x.Lanes = append(x.Lanes, op.String())
-		}
-		n := len(e.t.ops)
-		why("fold: the result of a key is %d lane(s) of 64-bit integers, combined as they are emitted", n)
+		why("fold: the result of a key is %d lane(s) of 64-bit integers, combined as they are emitted", len(e.t.ops))
 	}
 	streams := 0
 	for _, s := range plan.Splits {
@@ -60,5 +68,5 @@ func (j *Job[K, V, R]) Explain(ctx context.Context, opts Options) (*Explanation,
 		why("one part, sorted by key")
 	}
 	why("records may take %d MiB per worker before a sorted run goes to disk", e.mem.share>>20)
-	return x, nil
+	return all
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 
 	"github.com/quernmr/quern/mapreduce/input"
 	"github.com/quernmr/quern/shuffle/fold"
@@ -16,6 +17,8 @@ import (
 type mapper interface {
 	block(b Block) error
 	seen() (records int64, counters map[string]*Counter)
+	// count has the mapper count records on the way, in steps. Nil: it does not.
+	count(live *atomic.Int64)
 	combiner() *fold.Combiner
 	collector() *group.Collector
 }
@@ -65,7 +68,11 @@ type typedMapper[K, V any] struct {
 	blocks func(b Block, emit *Emitter[K, V]) error
 	delim  []byte
 	at     int64 // offset of the record in hand
+	live   *atomic.Int64
 }
+
+// liveStep is how many records a mapper counts at once while it maps a block.
+const liveStep = 16
 
 func (p *program[K, V, R]) newMapper(comb *fold.Combiner, coll *group.Collector, delim []byte) mapper {
 	j := p.job
@@ -148,6 +155,9 @@ func (m *typedMapper[K, V]) each(b Block) error {
 func (m *typedMapper[K, V]) one(rec Record) error {
 	m.at = rec.Offset
 	m.emit.records++
+	if m.live != nil && m.emit.records%liveStep == 0 {
+		m.live.Add(liveStep)
+	}
 	if err := m.record(rec, m.emit); err != nil {
 		return &InputError{File: rec.File, Offset: rec.Offset, Err: err}
 	}
@@ -157,5 +167,6 @@ func (m *typedMapper[K, V]) one(rec Record) error {
 func (m *typedMapper[K, V]) seen() (int64, map[string]*Counter) {
 	return m.emit.records, m.emit.counters
 }
+func (m *typedMapper[K, V]) count(live *atomic.Int64)    { m.live = live }
 func (m *typedMapper[K, V]) combiner() *fold.Combiner    { return m.emit.comb }
 func (m *typedMapper[K, V]) collector() *group.Collector { return m.emit.coll }

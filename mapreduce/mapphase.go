@@ -18,7 +18,9 @@ import (
 
 // mapAll runs the map tasks of all splits.
 func (e *engine) mapAll(ctx context.Context) error {
-	e.seed = pairs.Seed{A: rand.Uint64(), B: rand.Uint64()}
+	if e.seed == (pairs.Seed{}) {
+		e.seed = pairs.Seed{A: rand.Uint64(), B: rand.Uint64()}
+	}
 	if e.opts.TotalOrder && e.opts.Partitions > 1 {
 		e.sample = pairs.NewBottomK(e.sampleSize())
 	}
@@ -45,6 +47,7 @@ func (e *engine) mapAll(ctx context.Context) error {
 		var m mapper
 		err := guard(func() error {
 			m = e.newMapper(comb, coll, e.opts.Input.Delimiter)
+			m.count(e.live)
 			return nil
 		})
 		if err != nil {
@@ -219,7 +222,7 @@ func (f *mapPhase) pump(s input.Split) {
 func (f *mapPhase) read(s input.Split, buffer func([]byte) []byte, fn func(Block) error, seq func() int64) error {
 	r, err := f.e.plan.Open(f.ctx, s)
 	if err != nil {
-		return err
+		return &readError{err}
 	}
 	defer r.Close()
 	var buf []byte
@@ -233,7 +236,7 @@ func (f *mapPhase) read(s input.Split, buffer func([]byte) []byte, fn func(Block
 			return nil
 		}
 		if err != nil {
-			return err
+			return &readError{err}
 		}
 		f.e.bytes.Add(b.Read)
 		if err := fn(b); err != nil {

@@ -31,7 +31,7 @@ type pendingSegment struct {
 	recycle func([]byte)
 }
 
-func newQueue(w *writePhase, tasks []task) *queue {
+func newQueue(w *writePhase, tasks []stretch) *queue {
 	q := &queue{w: w, window: 2 * max(1, len(w.reducers)), turn: map[int]int{}, last: map[int]int{}, pending: map[int][]pendingSegment{}, done: map[int]bool{}, total: len(tasks), failed: len(tasks)}
 	q.cond = sync.NewCond(&q.mu)
 	for _, t := range tasks {
@@ -45,7 +45,7 @@ func newQueue(w *writePhase, tasks []task) *queue {
 
 // enter waits until a task is near enough to those being written; false if the
 // work was aborted.
-func (q *queue) enter(t task) bool {
+func (q *queue) enter(t stretch) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for t.index <= q.failed && t.index >= q.low+q.window {
@@ -64,7 +64,7 @@ func (q *queue) abort(index int) {
 }
 
 // put hands over a segment; last says that the task has no more.
-func (q *queue) put(t task, s segment, last bool, recycle func([]byte)) error {
+func (q *queue) put(t stretch, s segment, last bool, recycle func([]byte)) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if t.index > q.failed {

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/quernmr/quern/mapreduce/output"
@@ -19,7 +20,7 @@ import (
 	"github.com/quernmr/quern/shuffle/spill"
 )
 
-// rowFunc takes a row and the encoding of its key, by which total order is cut.
+// rowFunc takes a row and its key as pairs have it, by which total order is cut.
 type rowFunc func(key []byte, row *output.Row) error
 
 // reducer turns ranges of a drain into rows. It belongs to one goroutine.
@@ -42,6 +43,18 @@ type reduceState struct {
 
 	groupPairs int64 // pairs of grouped jobs
 	sortedTop  int   // rows at the front of the ranking that are in order
+
+	moved *atomic.Int64 // counts what is taken in, in steps of movedStep
+}
+
+// movedStep is how many keys or pairs are taken in before that is told.
+const movedStep = 1 << 10
+
+// key counts a key.
+func (s *reduceState) key() {
+	if s.keys++; s.keys%movedStep == 0 && s.moved != nil {
+		s.moved.Add(movedStep)
+	}
 }
 
 type typedReducer[K, V, R any] struct {
@@ -111,7 +124,7 @@ func (r *typedReducer[K, V, R]) visit(ctx context.Context, part, rng int, row ro
 		if err != nil {
 			return r.keyError(key, err)
 		}
-		r.s.keys++
+		r.s.key()
 		return r.emit(key, res, row)
 	})
 }
@@ -258,6 +271,8 @@ func (r *typedReducer[K, V, R]) empty(row rowFunc) error {
 // visitSubs gathers the parts of each key.
 func (r *typedReducer[K, V, R]) visitSubs(ctx context.Context, part, rng int, row rowFunc) error {
 	r.subs, r.subKey = r.subs[:0], r.subKey[:0]
+	// Pairs and the sample of a total order have the escaped key.
+	escaped := func(_ []byte, to *output.Row) error { return row(r.subKey, to) }
 	flush := func() error {
 		if len(r.subs) == 0 {
 			return nil
@@ -277,8 +292,8 @@ func (r *typedReducer[K, V, R]) visitSubs(ctx context.Context, part, rng int, ro
 		if err != nil {
 			return r.keyError(r.keyBuf, err)
 		}
-		r.s.keys++
-		return r.emit(r.keyBuf, res, row)
+		r.s.key()
+		return r.emit(r.keyBuf, res, escaped)
 	}
 	err := r.walker.Each(ctx, part, rng, func(key []byte, lanes, carry []int64) error {
 		if len(key) < subSuffix {
@@ -317,7 +332,7 @@ func (r *typedReducer[K, V, R]) visitSubs(ctx context.Context, part, rng int, ro
 func (r *typedReducer[K, V, R]) visitGroups(ctx context.Context, part, rng int, row rowFunc) error {
 	cur := r.groups.Cursor(part, rng)
 	defer cur.Close()
-	g := grouper[V]{ctx: ctx, cur: cur, decode: r.p.value.Decode, ordered: r.p.job.ValueOrder != nil, pairs: &r.s.groupPairs}
+	g := grouper[V]{ctx: ctx, cur: cur, decode: r.p.value.Decode, ordered: r.p.job.ValueOrder != nil, pairs: &r.s.groupPairs, moved: r.s.moved}
 	// Results that outlive the range must not share memory with what comes after.
 	keep := r.p.job.Top > 0 || r.p.collect != nil
 	if keep {
@@ -334,7 +349,7 @@ func (r *typedReducer[K, V, R]) visitGroups(ctx context.Context, part, rng int, 
 			return err
 		}
 		var failed error
-		r.s.keys++
+		r.s.key()
 		err := r.p.job.Reduce(k, g.values, func(res R) {
 			if failed == nil {
 				failed = r.emit(g.key, res, row)
@@ -369,6 +384,7 @@ type grouper[V any] struct {
 	at      bool // the cursor stands on a pair of the group
 	done    bool // the cursor is at its end
 	pairs   *int64
+	moved   *atomic.Int64 // as in reduceState; may be nil
 	err     error
 }
 
@@ -377,7 +393,9 @@ func (g *grouper[V]) next() bool {
 	g.at = g.cur.Next()
 	g.done = !g.at
 	if g.at {
-		*g.pairs++
+		if *g.pairs++; *g.pairs%movedStep == 0 && g.moved != nil {
+			g.moved.Add(movedStep)
+		}
 	}
 	return g.at
 }

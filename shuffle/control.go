@@ -30,6 +30,8 @@ type JobSpec struct {
 	// Bound says per lane that the sum of all absolute values is known to be below
 	// 2^63, so that no carry can come. nil: of no lane.
 	Bound []bool
+	// Mode UserOnly has programs fold nothing of this job.
+	Mode Mode
 }
 
 // WireOps returns the operations as streams name them, for jobs of at most
@@ -121,6 +123,14 @@ var ErrReset = errors.New("the target was reset; open its streams again")
 
 // ErrUnknown is returned for jobs, targets and streams that are not open here.
 var ErrUnknown = errors.New("not open here")
+
+// ErrRefused is returned for what the receiver will never take: asking again, for the
+// same in the same generation, is in vain.
+var ErrRefused = errors.New("refused for good")
+
+// ErrBusy is returned where there is no room now and may be later, when others have
+// ended.
+var ErrBusy = errors.New("no room now; try again later")
 
 // Control is what a sender asks of a receiver beside the frames. A receiver
 // implements it; a cluster carries it over its control plane.

@@ -3,7 +3,6 @@
 package shuffle
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // ErrNoSlot is returned when all slots for jobs' keys are in use.
-var ErrNoSlot = errors.New("all slots for jobs' keys are in use; let some jobs finish, or raise the limit of jobs")
+var ErrNoSlot = fmt.Errorf("all slots for jobs' keys are in use; let some jobs finish, or raise the limit of jobs: %w", ErrBusy)
 
 // JobSlots hands out the slots of a kernel's table of jobs. A host's sender and
 // receiver share one, since programs check frames of both with the same keys.

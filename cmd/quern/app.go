@@ -39,7 +39,8 @@ func (a *app) run() int {
 		return code
 	}
 	message := oneLine(err)
-	if interrupted(ctx) {
+	var left *leftError
+	if interrupted(ctx) && !errors.As(err, &left) {
 		message = interruption(ctx).Error()
 	}
 	fmt.Fprintln(a.stderr, "quern: "+message)

@@ -377,7 +377,7 @@ func TestCompletion(t *testing.T) {
 func TestEveryOptionIsAFlag(t *testing.T) {
 	for _, d := range jobs.All() {
 		a := &app{args: []string{d.Name}}
-		cmd := a.jobCommand(d, a.runJob)
+		cmd := a.jobCommand(d, a.prepared(a.runJob))
 		keys := append(keysOf(d.New()), generalKeys()...)
 		slices.Sort(keys)
 		if unique := slices.Compact(slices.Clone(keys)); len(unique) != len(keys) {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/quernmr/quern/jobs"
+	"github.com/quernmr/quern/mapreduce/task"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
@@ -45,7 +46,15 @@ const (
 // from the environment or else the configuration file, and returns where each
 // flag's value comes from. job is the job whose section and keys count; "" if
 // there is none.
+//
+// A task of a cluster's job is to do the same on every host: for it the command line
+// alone counts.
 func (a *app) configure(cmd *cobra.Command, job string) (map[string]origin, error) {
+	if task.Started() {
+		origins := map[string]origin{}
+		cmd.Flags().Visit(func(f *pflag.Flag) { origins[f.Name] = fromFlag })
+		return origins, nil
+	}
 	if err := checkEnvironment(a.environ); err != nil {
 		return nil, err
 	}
@@ -193,9 +202,9 @@ func generalKeys() []string {
 }
 
 // topKeys returns the keys that stand at the top of a configuration file: those of all
-// jobs, and those of the host.
+// jobs, those of the host, and those of the cluster.
 func topKeys() []string {
-	return append(generalKeys(), keysOf(new(shuffleSettings))...)
+	return slices.Concat(generalKeys(), keysOf(new(shuffleSettings)), keysOf(new(clusterSettings)))
 }
 
 // configFile returns the path of the configuration file, or "" if there is none.
@@ -386,7 +395,8 @@ and may set common ones for that job alone:
       spill-dir: /fast/disk
 
 What is about this host and no job (--shuffle, --interface and the like, see
-'quern doctor --help') stands at the top, too, and only there.
+'quern doctor --help'), and how a cluster is reached (master, certs, token, see
+'quern jobs --help'), stands at the top, too, and only there.
 
 A key or QUERN_ variable that means nothing is an error.
 

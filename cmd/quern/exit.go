@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/output"
 	"github.com/spf13/cobra"
 )
@@ -20,6 +21,9 @@ const (
 	exitUsage       = 2
 	exitInput       = 3
 	exitOutput      = 4
+	exitCluster     = 5
+	exitRefused     = 6
+	exitCancelled   = 7
 	exitSignal      = 128 // plus the signal's number
 	exitInterrupted = exitSignal + int(syscall.SIGINT)
 	exitPipe        = exitSignal + 13 // SIGPIPE, whose number Windows lacks
@@ -33,11 +37,17 @@ const exitCodesHelp = `quern ends with one of these codes:
     2  wrong usage: flags, arguments, configuration keys, job files
     3  an input cannot be found or read
     4  the output is refused (it exists, or holds input) or cannot be written
+    5  no master of a cluster answers, or one of another version
+    6  the master refuses the token or the certificate
+    7  somebody has cancelled the job
   130  interrupted (Ctrl-C); 129 hang-up, 143 termination
   141  whoever read standard output closed it (as "| head" does); says nothing
 
 After any code but 0 the output folder is as it was before, and temporary files
-are gone. A second Ctrl-C ends quern at once, without cleaning up.`
+are gone. A second Ctrl-C ends quern at once, without cleaning up.
+
+A job of a cluster goes on when quern, which follows it, is interrupted (130) or
+finds no master any more. A Go program that was submitted ends with its own code.`
 
 // usageError is a mistake in what the user asked for.
 type usageError struct {
@@ -56,9 +66,14 @@ func usageErrorf(cmd *cobra.Command, format string, args ...any) error {
 // hintFor returns what to try next after err, or "".
 func hintFor(err error) string {
 	var usage *usageError
+	var left *leftError
 	switch {
 	case errors.As(err, &usage):
 		return usage.hint
+	case errors.As(err, &left):
+		return left.next
+	case errors.Is(err, cluster.ErrUnreachable):
+		return "is 'quern master' running there? --master, QUERN_MASTER or the key master says where"
 	case errors.Is(err, output.ErrExists) && !strings.Contains(err.Error(), "--overwrite"):
 		return "--overwrite replaces it once the job has succeeded"
 	}
@@ -69,9 +84,21 @@ func hintFor(err error) string {
 func (a *app) exitCode(ctx context.Context, err error) int {
 	var usage *usageError
 	var stopped signalError
+	var job *jobError
+	var program *programError
 	switch {
 	case errors.As(interruption(ctx), &stopped):
 		return exitSignal + int(stopped.signal)
+	case errors.As(err, &job):
+		return job.code()
+	case errors.As(err, &program):
+		return program.code
+	case errors.Is(err, cluster.ErrUnreachable), errors.Is(err, cluster.ErrVersion):
+		return exitCluster
+	case errors.Is(err, cluster.ErrRefused):
+		return exitRefused
+	case errors.Is(err, cluster.ErrUnknownJob), errors.Is(err, cluster.ErrUnknownWorker), errors.Is(err, cluster.ErrProgram):
+		return exitUsage
 	case errors.As(err, &usage):
 		return exitUsage
 	case a.place.output == "" && errors.Is(err, syscall.EPIPE):

@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) explainCommand() *cobra.Command {
-	cmd := a.fileCommand(a.explainJob)
+	cmd := a.fileCommand(a.prepared(a.explainJob))
 	cmd.Use = "explain COMMAND ... | explain JOBFILE"
 	cmd.Short = "say how a job would be run: splits, parts, memory, fold or grouped"
 	cmd.Long = `Explain looks at the input and says how the job would be run, without running
@@ -26,7 +26,7 @@ it. It takes the same arguments as the job's own command, or a job file.`
 	cmd.Example = `  quern explain wordcount --top 10 books/
   quern explain --json nightly.yaml`
 	for _, d := range jobs.All() {
-		sub := a.jobCommand(d, a.explainJob)
+		sub := a.jobCommand(d, a.prepared(a.explainJob))
 		sub.GroupID = ""
 		sub.Use = strings.Replace(sub.Use, " [-o DIR]", "", 1)
 		sub.Example = "" // those are of the job itself
@@ -85,22 +85,7 @@ func printExplanation(w io.Writer, e *mapreduce.Explanation) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	for _, list := range []struct {
-		title string
-		lines []string
-	}{{"why", e.Why}, {"notes", e.Notes}} {
-		if len(list.lines) == 0 {
-			continue
-		}
-		text := "\n" + list.title + ":\n"
-		for _, line := range list.lines {
-			text += "  - " + line + "\n"
-		}
-		if _, err := io.WriteString(w, text); err != nil {
-			return err
-		}
-	}
-	return nil
+	return printLists(w, e.Why, e.Notes)
 }
 
 // fileExists tells a job file from a mistyped command.

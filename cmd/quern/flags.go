@@ -21,8 +21,12 @@ const (
 	reportGroup = "report"
 )
 
-// groupKey is the annotation that holds a flag's group.
-const groupKey = "quern_group"
+// groupKey is the annotation that holds a flag's group, titleKey that of flags which can
+// be set on the command line alone.
+const (
+	groupKey = "quern_group"
+	titleKey = "quern_title"
+)
 
 // addFlags makes a flag of every setting of options (a pointer to a struct). Their
 // values are the defaults. A short flag that is taken is left out.

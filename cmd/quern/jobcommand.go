@@ -38,10 +38,18 @@ type report struct {
 // action is what is done with a job: run or explain it.
 type action func(cmd *cobra.Command, r request) error
 
+// fileAction is what is done with a job as the user described it.
+type fileAction func(cmd *cobra.Command, f jobs.File, said report) error
+
+// prepared is an action on the job that a description is made into.
+func (a *app) prepared(act action) fileAction {
+	return func(cmd *cobra.Command, f jobs.File, said report) error { return a.prepare(cmd, f, said, act) }
+}
+
 // jobCommand makes the command for a job; act does the work. If the arguments
 // do not hold the job's name the command is only there to be listed: making all
 // flags of all jobs would be half of the time that quern takes to start.
-func (a *app) jobCommand(d jobs.Definition, act action) *cobra.Command {
+func (a *app) jobCommand(d jobs.Definition, act fileAction) *cobra.Command {
 	if !slices.Contains(a.args, d.Name) {
 		return &cobra.Command{Use: d.Name, Short: d.Short, GroupID: jobGroup, RunE: func(cmd *cobra.Command, _ []string) error {
 			return unknownCommand(cmd.Root(), d.Name) // never called
@@ -90,13 +98,13 @@ func (a *app) jobCommand(d jobs.Definition, act action) *cobra.Command {
 		if origins["overwrite"] != fromFlag && common.Output == "" {
 			common.Overwrite = false // as a habit it is harmless where there is no folder
 		}
-		return a.prepare(cmd, jobs.File{Definition: d, Options: own, Common: common, Inputs: inputs}, said, act)
+		return act(cmd, jobs.File{Definition: d, Options: own, Common: common, Inputs: inputs}, said)
 	}
 	return cmd
 }
 
 // fileCommand makes the command for job files; act does the work.
-func (a *app) fileCommand(act action) *cobra.Command {
+func (a *app) fileCommand(act fileAction) *cobra.Command {
 	var common jobs.Common
 	var said report
 	cmd := &cobra.Command{
@@ -134,7 +142,7 @@ func (a *app) fileCommand(act action) *cobra.Command {
 		if file.Common.Output == "" && origins["overwrite"] != fromFlag {
 			file.Common.Overwrite = false
 		}
-		return a.prepare(cmd, *file, said, act)
+		return act(cmd, *file, said)
 	}
 	return cmd
 }
@@ -173,7 +181,7 @@ func (a *app) readJobFile(path string) (*jobs.File, []string, error) {
 }
 
 func (a *app) runCommand() *cobra.Command {
-	cmd := a.fileCommand(a.runJob)
+	cmd := a.fileCommand(a.prepared(a.runJob))
 	cmd.Use = "run JOBFILE [flags]"
 	cmd.Short = "run the job that a YAML file describes"
 	cmd.Long = `Run does what a job file says. The flags override the file. A job file looks like

@@ -64,6 +64,7 @@ type labFlags struct {
 	options                           netlab.Options
 	loss, duplicate, reorder, corrupt chance
 	json, quiet                       bool
+	cluster                           labClusterFlags
 }
 
 func (a *app) labCommand() *cobra.Command {
@@ -85,8 +86,15 @@ func (a *app) labRunCommand() *cobra.Command {
 	f := &labFlags{options: netlab.Options{Hosts: 2, MTU: 1500, Seed: 1, Queues: 1, Faults: netlab.Faults{Hold: netlab.DefaultHold}}}
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [argument...]",
-		Short: "build a lab, run a command on its first host, and remove the lab",
-		Long: `Builds a lab, runs COMMAND on host 1 and removes the lab when COMMAND has ended.
+		Short: "build a lab with a cluster on it, run a command on its first host, and remove it all",
+		Long: `Builds a lab, starts a master on host 1 and a worker on every host, runs COMMAND on
+host 1 and removes all of it when COMMAND has ended. --no-cluster leaves master and
+workers out.
+
+COMMAND finds the cluster by QUERN_MASTER, QUERN_CERTS and QUERN_TOKEN: a plain
+"quern submit" runs jobs on it. Certificates, keyring and token are made for the lab
+and end with it. What master and workers write is kept if COMMAND fails, or where
+--logs says.
 
 COMMAND finds the hosts' addresses in QUERN_LAB_HOSTS (IPv4) and
 QUERN_LAB_HOSTS_IPV6, and their namespaces in QUERN_LAB_NAMES, all separated by
@@ -104,7 +112,8 @@ no COMMAND.
 The flags alone describe a lab: neither the configuration file nor the environment
 counts. A QUERN_ variable named after one of them is an error.`,
 		Example: `  quern lab run --hosts 3 -- sh -c 'ip addr; ip neigh'
-  quern lab run --hosts 2 --loss 5% --reorder 5% --seed 7 -- ./test`,
+  quern lab run --hosts 2 --no-cluster --loss 5% --reorder 5% --seed 7 -- ./test
+  quern lab run --hosts 5 -- quern submit wordcount /data/books -o /data/words`,
 		DisableFlagsInUseLine: true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -124,6 +133,9 @@ counts. A QUERN_ variable named after one of them is an error.`,
 			o.Faults.Reorder, o.Faults.Corrupt = float64(f.reorder), float64(f.corrupt)
 			if err := o.Check(); err != nil {
 				return usageErrorf(cmd, "%w", err)
+			}
+			if err := f.cluster.check(cmd); err != nil {
+				return err
 			}
 			code := a.labRun(cmd, f, args)
 			if err := a.profile.stop(); err != nil {
@@ -150,6 +162,7 @@ counts. A QUERN_ variable named after one of them is an error.`,
 	flags.BoolVar(&f.options.Faults.UDPOnly, "udp-only", false, "spare all but UDP")
 	flags.Uint64Var(&f.options.Seed, "seed", f.options.Seed, "`number` that decides which packets are hit")
 	flags.StringVar(&f.options.Name, "name", "", "what the names of the namespaces begin with")
+	f.cluster.add(flags)
 	flags.BoolVar(&f.json, "json", false, "end with a JSON object on standard error")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
 	return cmd
@@ -181,13 +194,22 @@ func (a *app) labRun(cmd *cobra.Command, f *labFlags, args []string) int {
 	report.describe(lab)
 	say("lab: %s", describeLab(lab, time.Since(begin)))
 
-	// What a cluster needs on its hosts (a master, workers) is to be started here,
-	// each by lab.Host(i).Command, and ends with the lab if not before.
-
-	code, err := a.runOnHost(cmd, lab, args)
+	var code int
+	cluster, err := a.startLabCluster(cmd.Context(), lab, &f.cluster, say)
+	if err == nil {
+		code, err = a.runOnHost(cmd, lab, cluster.environment(), args)
+	} else if code = exitLab; interrupted(cmd.Context()) {
+		code = a.exitCode(cmd.Context(), err)
+	}
+	if stopErr := cluster.stop(code == 0 && err == nil, say); stopErr != nil && err == nil {
+		code, err = exitLab, stopErr
+	}
 	counters, countErr := lab.Counters()
 	if closeErr := lab.Close(); closeErr != nil && err == nil {
 		code, err = exitLab, closeErr
+	}
+	if removeErr := cluster.remove(); removeErr != nil && err == nil {
+		code, err = exitLab, removeErr
 	}
 	if countErr == nil {
 		report.count(counters)
@@ -203,7 +225,7 @@ func (a *app) labRun(cmd *cobra.Command, f *labFlags, args []string) int {
 
 // runOnHost runs a command on host 1 and returns its exit code. The error says
 // why it was not run.
-func (a *app) runOnHost(cmd *cobra.Command, lab *netlab.Lab, args []string) (int, error) {
+func (a *app) runOnHost(cmd *cobra.Command, lab *netlab.Lab, environment, args []string) (int, error) {
 	signals, stop := labSignals()
 	defer stop()
 	if stopped := interruption(cmd.Context()); stopped != nil {
@@ -212,7 +234,7 @@ func (a *app) runOnHost(cmd *cobra.Command, lab *netlab.Lab, args []string) (int
 	// The first signal ends our context, but COMMAND decides what it does about it.
 	c := lab.Host(1).Command(context.WithoutCancel(cmd.Context()), args[0], args[1:]...)
 	c.Stdin, c.Stdout, c.Stderr = a.stdin, a.stdout, a.stderr
-	c.Env = append(slices.Clone(a.environ), labEnvironment(lab)...)
+	c.Env = slices.Concat(a.environ, labEnvironment(lab), environment)
 	if err := c.Start(); err != nil {
 		return codeOfStart(err), err
 	}
@@ -374,6 +396,7 @@ Labs that live are not touched. Building a lab does this, too.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			swept, err := netlab.Sweep()
+			err = errors.Join(err, sweepLabClusters())
 			for _, s := range swept {
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: removed %d names, killed %d processes\n", s.Lab, s.Names, s.Processes)
 			}

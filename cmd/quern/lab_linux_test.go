@@ -26,8 +26,11 @@ func needLab(t *testing.T) {
 	}
 }
 
-// lab is a call of lab run with something of an environment.
-func lab(args ...string) call {
+// lab is a call of lab run with something of an environment, and without a cluster.
+func lab(args ...string) call { return labWithCluster(append([]string{"--no-cluster"}, args...)...) }
+
+// labWithCluster is the same with a cluster.
+func labWithCluster(args ...string) call {
 	return call{args: append([]string{"lab", "run"}, args...), env: []string{"PATH=" + os.Getenv("PATH")}}
 }
 

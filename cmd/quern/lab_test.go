@@ -78,7 +78,7 @@ func TestLabHelp(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	text := quern(t, "lab", "run", "--help").success(t)
-	for _, flag := range []string{"hosts", "mtu", "loss", "duplicate", "reorder", "corrupt", "delay", "jitter", "hold", "seed", "json", "quiet", "name"} {
+	for _, flag := range []string{"hosts", "mtu", "loss", "duplicate", "reorder", "corrupt", "delay", "jitter", "hold", "seed", "json", "quiet", "name", "no-cluster", "slots", "shuffle", "logs"} {
 		if !strings.Contains(text, "--"+flag) {
 			t.Errorf("help does not show --%s", flag)
 		}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/cluster"
+	"github.com/quernmr/quern/mapreduce/cluster/api"
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 )
@@ -28,6 +30,8 @@ const (
 type display interface {
 	// show shows the state of the job.
 	show(p mapreduce.Progress)
+	// showJob shows the state of a job of a cluster.
+	showJob(s *api.JobStatus)
 	// hide removes what is on the screen and shows nothing from then on.
 	hide()
 }
@@ -46,6 +50,7 @@ func (a *app) newDisplay(job string, r report) display {
 type silence struct{}
 
 func (silence) show(mapreduce.Progress) {}
+func (silence) showJob(*api.JobStatus)  {}
 func (silence) hide()                   {}
 
 // lines writes a line now and then.
@@ -58,13 +63,26 @@ type lines struct {
 }
 
 func (l *lines) show(p mapreduce.Progress) {
+	if p.Phase != "done" {
+		l.say(p.Elapsed, progressText(p))
+	}
+}
+
+func (l *lines) showJob(s *api.JobStatus) {
+	if !cluster.Ended(s.GetState()) {
+		l.say(ms(s.GetElapsedMs()), jobText(s)+" (job "+shortID(s.GetJob())+")")
+	}
+}
+
+// say writes a line if it is time for one.
+func (l *lines) say(elapsed time.Duration, text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.done || p.Phase == "done" || p.Elapsed < l.next {
+	if l.done || elapsed < l.next {
 		return
 	}
-	l.next = p.Elapsed + betweenLines
-	fmt.Fprintf(l.w, "quern %s: %s\n", l.job, progressText(p))
+	l.next = elapsed + betweenLines
+	fmt.Fprintf(l.w, "quern %s: %s\n", l.job, text)
 }
 
 func (l *lines) hide() {
@@ -138,42 +156,64 @@ type bar struct {
 }
 
 func (b *bar) show(p mapreduce.Progress) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.done || p.Phase == "done" {
+	if p.Phase == "done" {
 		return
 	}
-	if b.pb == nil || p.Phase != b.phase || p.TotalBytes != b.total {
-		b.clear()
-		b.phase, b.total = p.Phase, p.TotalBytes
-		b.pb = b.start(p)
+	v := view{phase: p.Phase, text: phaseText(p.Phase), total: p.TotalBytes, spins: true}
+	if p.Spills > 0 {
+		v.text += ", " + count(p.Spills, "run") + " spilled"
 	}
-	b.pb.Describe(b.text(p))
+	if p.Rows > 0 {
+		v.text += ", " + count(p.Rows, "row")
+	}
+	if p.Phase == "map" {
+		v.done, v.bytes, v.spins = p.Bytes, true, false
+	}
+	b.update(v)
+}
+
+func (b *bar) showJob(s *api.JobStatus) {
+	if !cluster.Ended(s.GetState()) {
+		b.update(viewOf(s))
+	}
+}
+
+// view is what a bar shows.
+type view struct {
+	phase       string // a new one makes a new bar
+	text        string
+	done, total int64 // total 0: not known
+	bytes       bool  // they are bytes
+	spins       bool  // only that something happens is shown
+}
+
+// bounded says whether there is a length to show.
+func (v view) bounded() bool { return !v.spins && v.total > 1 }
+
+func (b *bar) update(v view) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done {
+		return
+	}
+	if b.pb == nil || v.phase != b.phase || v.total != b.total {
+		b.clear()
+		b.phase, b.total = v.phase, v.total
+		b.pb = b.start(v)
+	}
+	b.pb.Describe(b.job + ": " + v.text)
 	switch {
-	case b.bounded(p):
+	case v.bounded():
 		// The bar must not reach its end here: that would remove it.
-		_ = b.pb.Set64(min(p.Bytes, p.TotalBytes-1))
-	case p.Phase == "map":
-		_ = b.pb.Set64(p.Bytes)
+		_ = b.pb.Set64(min(v.done, v.total-1))
+	case !v.spins:
+		_ = b.pb.Set64(v.done)
 	default:
 		_ = b.pb.Add(1)
 	}
 }
 
-func (b *bar) bounded(p mapreduce.Progress) bool { return p.Phase == "map" && p.TotalBytes > 1 }
-
-func (b *bar) text(p mapreduce.Progress) string {
-	text := b.job + ": " + phaseText(p.Phase)
-	if p.Spills > 0 {
-		text += ", " + count(p.Spills, "run") + " spilled"
-	}
-	if p.Rows > 0 {
-		text += ", " + count(p.Rows, "row")
-	}
-	return text
-}
-
-func (b *bar) start(p mapreduce.Progress) *progressbar.ProgressBar {
+func (b *bar) start(v view) *progressbar.ProgressBar {
 	theme := progressbar.ThemeASCII
 	if b.color {
 		theme = progressbar.Theme{Saucer: "[green]━[reset]", SaucerHead: "[green]━[reset]", SaucerPadding: " ", BarStart: "|", BarEnd: "|"}
@@ -190,11 +230,11 @@ func (b *bar) start(p mapreduce.Progress) *progressbar.ProgressBar {
 		progressbar.OptionSpinnerType(14),
 	}
 	total := int64(-1)
-	if b.bounded(p) {
-		total = p.TotalBytes
+	if v.bounded() {
+		total = v.total
 	}
-	if p.Phase == "map" {
-		options = append(options, progressbar.OptionShowBytes(true), progressbar.OptionShowCount())
+	if !v.spins {
+		options = append(options, progressbar.OptionShowBytes(v.bytes), progressbar.OptionShowCount())
 	}
 	return progressbar.NewOptions64(total, options...)
 }

@@ -24,7 +24,8 @@ func (a *app) rootCommand() *cobra.Command {
 		Use:   "quern",
 		Short: "count, aggregate, sort and join files on all cores",
 		Long: `Quern counts, aggregates, sorts and joins files on all cores of one machine,
-within a memory budget, and gives the same result every time.
+within a memory budget, and gives the same result every time. On a cluster it does the
+same on all cores of several.
 
   quern wordcount --lower --top 10 books/       words of the files in a folder
   quern COMMAND --help                          what a command takes`,
@@ -51,10 +52,13 @@ within a memory budget, and gives the same result every time.
 	root.PersistentFlags().String("config", "", "configuration `file` (see 'quern help configuration')")
 	a.profile.add(root.PersistentFlags())
 
-	root.AddGroup(&cobra.Group{ID: jobGroup, Title: "Jobs"}, &cobra.Group{ID: otherGroup, Title: "Other commands"})
+	root.AddGroup(&cobra.Group{ID: jobGroup, Title: "Jobs"}, &cobra.Group{ID: clusterCommands, Title: "Clusters"}, &cobra.Group{ID: otherGroup, Title: "Other commands"})
 	for _, d := range jobs.All() {
-		root.AddCommand(a.jobCommand(d, a.runJob))
+		root.AddCommand(a.jobCommand(d, a.prepared(a.runJob)))
 	}
+	root.AddCommand(a.submitCommand())
+	root.AddCommand(a.jobsCommands()...)
+	root.AddCommand(a.masterCommand(), a.workerCommand(), a.certsCommand())
 	root.AddCommand(a.runCommand(), a.explainCommand(), a.benchCommand(), a.labCommand(), a.doctorCommand(), a.versionCommand())
 	root.AddCommand(
 		&cobra.Command{Use: "configuration", Short: "where options come from", Long: configurationHelp},
@@ -154,14 +158,19 @@ func printHelp(w io.Writer, cmd *cobra.Command) {
 		{ownGroup, "Options"},
 		{commonGroup, "Options that all jobs have"},
 		{reportGroup, "What is said on standard error"},
+		{daemonGroup, "Options"},
+		{submitGroup, "How the cluster goes about it"},
+		{accessGroup, "Settings of how the cluster is reached"},
 		{shuffleGroup, "Settings of this host's part in the shuffle"},
 		{"", "Flags"},
 	} {
 		set := pflag.NewFlagSet(g.title, pflag.ContinueOnError)
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			group := ""
-			if a := f.Annotations[groupKey]; len(a) == 1 {
-				group = a[0]
+			for _, key := range []string{groupKey, titleKey} {
+				if a := f.Annotations[key]; len(a) == 1 {
+					group = a[0]
+				}
 			}
 			if group == g.id {
 				set.AddFlag(f)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/netip"
 	"path/filepath"
 	"runtime"
@@ -65,7 +64,7 @@ type StreamReceiver struct {
 	ctx      context.Context // the role's
 	kernel   *bpf.Host
 	receiver *receive.Receiver
-	control  net.Listener
+	control  *controlServer
 	stats    io.Closer
 }
 
@@ -95,10 +94,10 @@ func (r *StreamReceiver) Open(in *StreamReceive, _ *None) (err error) {
 	if r.receiver, err = receive.New(opts); err != nil {
 		return err
 	}
-	if r.control, err = net.Listen("unix", in.Control); err != nil {
-		return fmt.Errorf("control plane: %w", err)
+	if r.control, err = serveControl(in.Control, r.receiver); err != nil {
+		return err
 	}
-	return serveControl(r.control, r.receiver)
+	return nil
 }
 
 // StreamStats are what a receiver has done.

@@ -13,11 +13,13 @@ import (
 	"net"
 	"os"
 
+	"google.golang.org/grpc"
+
 	"github.com/quernmr/quern/bpf"
 	"github.com/quernmr/quern/internal/netlab"
-	"github.com/quernmr/quern/internal/shufflerpc"
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/receive"
+	"github.com/quernmr/quern/shuffle/rpc"
 )
 
 // ControlPort is where a receiver in a process of its own answers control calls.
@@ -82,8 +84,14 @@ func Child(cfg ChildConfig, in io.Reader, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	srv := shufflerpc.Serve(l, r, shufflerpc.Options{})
-	defer func() { err = errors.Join(err, srv.Close()) }()
+	srv := grpc.NewServer()
+	rpc.NewServer(r).Register(srv)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	defer func() {
+		srv.Stop()
+		err = errors.Join(err, <-served)
+	}()
 	if err := enc.Encode(answer{Ready: true, Resumed: resumed}); err != nil {
 		return err
 	}

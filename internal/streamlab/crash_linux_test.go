@@ -18,11 +18,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/quernmr/quern/bpf"
 	"github.com/quernmr/quern/internal/netlab"
-	"github.com/quernmr/quern/internal/shufflerpc"
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/fold"
+	"github.com/quernmr/quern/shuffle/rpc"
 )
 
 // childEnv turns the test binary into a receiver's process.
@@ -243,12 +246,14 @@ func (c *crash) run(ctx context.Context, rng *rand.Rand) (err error) {
 		}
 	}()
 	to := (&end{host: c.lab.Host(3)}).addr(s.IPv6)
-	clients := make([]*shufflerpc.Client, len(ends))
+	clients := make([]shuffle.Control, len(ends))
 	for i, e := range ends {
-		clients[i] = shufflerpc.NewClient(netip.AddrPortFrom(to, ControlPort).String(), shufflerpc.Options{
-			Dial: dialIn(e.host),
-		})
-		defer func() { err = errors.Join(err, clients[i].Close()) }()
+		conn, err := dialIn(e.host, to)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		clients[i] = rpc.NewClient(conn)
 	}
 	push := func(parts []int) error {
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -316,8 +321,6 @@ func (c *crash) run(ctx context.Context, rng *rand.Rand) (err error) {
 	return nil
 }
 
-var _ shuffle.Control = (*shufflerpc.Client)(nil)
-
 // TestCleanTargetGoesOn kills a receiver's process between two map tasks' outputs,
 // of which only the kernel had folded anything: what it had folded is still there,
 // and nothing of it is sent again.
@@ -360,8 +363,12 @@ func TestCleanTargetGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := lab.Host(3).IPv4()
-	ctl := shufflerpc.NewClient(netip.AddrPortFrom(to, ControlPort).String(), shufflerpc.Options{Dial: dialIn(e.host)})
-	defer func() { _ = ctl.Close() }()
+	conn, err := dialIn(e.host, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctl := rpc.NewClient(conn)
 	var sent [2]uint64
 	for m := range j.Maps {
 		r, err := j.push(ctx, e, ctl, to, m, 0)
@@ -391,9 +398,9 @@ func TestCleanTargetGoesOn(t *testing.T) {
 	}
 }
 
-// dialIn dials from a host.
-func dialIn(host *netlab.Host) func(ctx context.Context, address string) (net.Conn, error) {
-	return func(ctx context.Context, address string) (conn net.Conn, err error) {
+// dialIn connects a host to the control plane at an address.
+func dialIn(host *netlab.Host, to netip.Addr) (*grpc.ClientConn, error) {
+	dial := func(ctx context.Context, address string) (conn net.Conn, err error) {
 		err = host.Do(func() error {
 			// Dialled by this thread, so in the host: no second attempt by another one.
 			d := net.Dialer{FallbackDelay: -1}
@@ -402,4 +409,6 @@ func dialIn(host *netlab.Host) func(ctx context.Context, address string) (net.Co
 		})
 		return conn, err
 	}
+	return grpc.NewClient("passthrough:///"+netip.AddrPortFrom(to, ControlPort).String(), grpc.WithContextDialer(dial),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), rpc.Reconnect())
 }

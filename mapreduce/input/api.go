@@ -50,6 +50,10 @@ type Options struct {
 	AllowEmpty bool      // a pattern that matches nothing is no error
 	Columns    []string  // Parquet: only these columns are read; empty: all
 	Stdin      io.Reader // what "-" reads; nil: os.Stdin
+	// Uploads maps paths to local files that stand in for them. Such a path keeps
+	// its name everywhere, and patterns and folders find it as if it were on
+	// disk. A pattern that finds one of them finds nothing else.
+	Uploads map[string]string
 }
 
 // File is one input file.
@@ -60,6 +64,7 @@ type File struct {
 	Compression string // "", "gzip", "zstd", "bzip2", "xz", "snappy", "s2", "lz4"; of pipes, and of small files among more than 16,384, only known in the File of a Block
 
 	planned os.FileInfo // of a regular file, as it was found
+	etag    string      // of an object (s3://...), as it was found; reads ask for that content alone
 }
 
 // Split is a part of the input that one map task reads. It is plain data.

@@ -7,12 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/quernmr/quern/mapreduce/objects"
 )
 
 const stdinPath = "-"
@@ -32,6 +33,9 @@ const sniffAll = 16384
 // and by wildcards. The files of a directory or glob are in bytewise order of
 // their paths; a file named twice is read twice.
 //
+// s3://BUCKET/KEY names an object, a folder of them (all keys that begin with it and a
+// slash) or a pattern in the same way. Options.Uploads are found before what is on disk.
+//
 // The error names the pattern that matches nothing, the file that cannot be
 // read, or what is wrong with the options. What was passed over is in
 // Plan.Notes.
@@ -46,8 +50,12 @@ func Discover(ctx context.Context, patterns []string, opt Options) (*Plan, error
 func discover(ctx context.Context, patterns []string, s *settings) (*Plan, error) {
 	p := &Plan{set: s, Exact: true}
 	w := &finder{ctx: ctx, allowEmpty: s.AllowEmpty}
+	uploads, err := s.uploadTree()
+	if err != nil {
+		return nil, err
+	}
 	for _, pattern := range patterns {
-		files, note, err := w.resolve(pattern)
+		files, note, err := w.find(pattern, uploads)
 		if err != nil {
 			return nil, err
 		}
@@ -56,9 +64,18 @@ func discover(ctx context.Context, patterns []string, s *settings) (*Plan, error
 		}
 		for _, f := range files {
 			file := File{Path: f.path, Index: len(p.Files), Size: -1}
-			if f.info != nil && f.info.Mode().IsRegular() {
-				file.Size = f.info.Size()
-				file.planned = f.info
+			switch info := f.info.(type) {
+			case nil:
+			case *leaf:
+				file.Size, file.etag = info.size, info.etag
+				if info.path != "" {
+					file.Path = info.path
+				}
+			default:
+				if info.Mode().IsRegular() {
+					file.Size = info.Size()
+					file.planned = info
+				}
 			}
 			p.Files = append(p.Files, file)
 		}
@@ -96,21 +113,44 @@ func (p *Plan) checkStdin() error {
 	return nil
 }
 
-// resolve returns the files that one pattern names, or a note why there is none.
-func (w *finder) resolve(pattern string) (files []found, note string, err error) {
+// find returns the files that one pattern names, or a note why there is none.
+// Uploads that it names are all that it names.
+func (w *finder) find(pattern string, uploads *tree) (files []found, note string, err error) {
 	if pattern == stdinPath || pattern == "/dev/stdin" {
 		return []found{{path: stdinPath}}, "", nil
 	}
+	if objects.IsURL(pattern) {
+		listed, err := listObjects(w.ctx, pattern)
+		if err != nil {
+			return nil, "", fmt.Errorf("input: %w", err)
+		}
+		w.in = listed
+		return w.resolve(pattern)
+	}
+	if uploads != nil {
+		above := *w
+		w.in = uploads
+		if files, _, err = w.resolve(pattern); err == nil && len(files) > 0 {
+			return files, "", nil
+		}
+		*w = above // what was passed over there is of no interest
+	}
+	w.in = disk{}
+	return w.resolve(pattern)
+}
+
+// resolve returns the files of a namespace that one pattern names, or a note why there is none.
+func (w *finder) resolve(pattern string) (files []found, note string, err error) {
 	if pattern == "" {
 		return nil, "", errors.New(`input: an empty name; name a file, a directory, a pattern, or "-" for standard input`)
 	}
 	if strings.IndexByte(pattern, 0) >= 0 {
 		return nil, "", fmt.Errorf("input: %q is no file name: it holds a NUL byte", pattern)
 	}
-	info, err := os.Stat(pattern)
+	info, err := w.in.stat(pattern)
 	switch {
 	case err == nil && info.IsDir():
-		files, err = w.tree(pattern, info)
+		files, err = w.below(pattern, info)
 		if err != nil {
 			return nil, "", err
 		}
@@ -170,13 +210,13 @@ func (p *Plan) sniff(ctx context.Context) error {
 	if emptyNamed > 0 {
 		p.Notes = append(p.Notes, fmt.Sprintf("%s of 0 bytes named like a compressed one counts as empty: %s", plural(emptyNamed, "file"), example))
 	}
-	return parallel(ctx, len(look), func(i int) error { return p.sniffFile(&p.Files[look[i]]) })
+	return parallel(ctx, p.lookers(), len(look), func(i int) error { return p.sniffFile(ctx, &p.Files[look[i]]) })
 }
 
-func (p *Plan) sniffFile(file *File) error {
-	f, err := os.Open(file.Path)
+func (p *Plan) sniffFile(ctx context.Context, file *File) error {
+	f, err := p.set.openFrom(ctx, file, sniffSize)
 	if err != nil {
-		return fmt.Errorf("input: %w", err)
+		return err
 	}
 	defer f.Close()
 	name, head, err := sniffAt(f, file.Size)
@@ -197,10 +237,21 @@ func (p *Plan) sniffFile(file *File) error {
 	return nil
 }
 
-// parallel calls do for 0 to n-1 from as many goroutines as there are CPUs and
-// returns the error of the lowest number that has one.
-func parallel(ctx context.Context, n int, do func(i int) error) error {
-	workers := min(runtime.GOMAXPROCS(0), n)
+// lookers returns how many goroutines are to look into files at the same time:
+// as many as there are CPUs, and more where it is a network that they wait for.
+func (p *Plan) lookers() int {
+	for i := range p.Files {
+		if objects.IsURL(p.Files[i].Path) {
+			return 32
+		}
+	}
+	return runtime.GOMAXPROCS(0)
+}
+
+// parallel calls do for 0 to n-1 from several goroutines and returns the error
+// of the lowest number that has one.
+func parallel(ctx context.Context, workers, n int, do func(i int) error) error {
+	workers = min(workers, n)
 	var (
 		next   atomic.Int64
 		wg     sync.WaitGroup

@@ -41,7 +41,7 @@ func (p *Plan) openRange(ctx context.Context, s Split) (Reader, error) {
 		return nil, fmt.Errorf("input: split %d is bytes %d to %d of %s, which has %d", s.Index, s.Start, s.End, file.Path, file.Size)
 	}
 	from := max(0, s.Start-int64(len(p.set.cut.delim)))
-	src, err := p.set.openDisk(file, from)
+	src, err := p.set.openDisk(ctx, file, from, s.End+overread)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +236,7 @@ func (p *Plan) openWhole(ctx context.Context, index int, wide bool) (*wholeFile,
 	case file.Size < 0:
 		w.src, err = openPipe(ctx, file.Path)
 	default:
-		w.src, err = p.set.openDisk(file, 0)
+		w.src, err = p.set.openDisk(ctx, file, 0, file.Size)
 	}
 	if err != nil {
 		w.src = nil

@@ -38,8 +38,8 @@ func guardParquet(path string, do func() error) (err error) {
 	return do()
 }
 
-func (s *settings) openParquetFile(file *File) (*parquetFile, error) {
-	f, err := s.open(file.Path)
+func (s *settings) openParquetFile(ctx context.Context, file *File) (*parquetFile, error) {
+	f, err := s.openPlaces(ctx, file)
 	if err != nil {
 		return nil, err
 	}
@@ -93,12 +93,12 @@ func (p *parquetFile) close() error { return p.file.Close() }
 func (p *Plan) splitParquet(ctx context.Context) error {
 	type group struct{ bytes int64 }
 	groups := make([][]group, len(p.Files))
-	err := parallel(ctx, len(p.Files), func(i int) error {
+	err := parallel(ctx, p.lookers(), len(p.Files), func(i int) error {
 		file := &p.Files[i]
 		if file.Size < 0 {
 			return fmt.Errorf("input: %s is not a regular file; Parquet is read from its end, so save it as a file first", file.Path)
 		}
-		f, err := p.set.openParquetFile(file)
+		f, err := p.set.openParquetFile(ctx, file)
 		if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (p *Plan) openParquet(ctx context.Context, s Split) (Reader, error) {
 		return nil, fmt.Errorf("input: split %d has %d Parquet files, not one", s.Index, len(s.Files))
 	}
 	file := &p.Files[s.Files[0]]
-	f, err := p.set.openParquetFile(file)
+	f, err := p.set.openParquetFile(ctx, file)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package input
 import (
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 
 	"golang.org/x/text/encoding"
@@ -31,9 +32,11 @@ type settings struct {
 	decoder encoding.Encoding // nil: bytes as they are
 	block   int               // bytes of a block
 	open    func(path string) (diskFile, error)
+	uploads map[string]string // Uploads by tidy names
 }
 
 func newSettings(o Options) (*settings, error) {
+	o.Uploads = processUploads(o.Uploads)
 	s := &settings{Options: o, block: defaultBlock, open: openFile}
 	switch {
 	case o.MaxLine < 0:
@@ -76,6 +79,12 @@ func newSettings(o Options) (*settings, error) {
 		s.decoder = charmap.Windows1252
 	default:
 		return nil, fmt.Errorf("input: unknown encoding %q; known are utf-8, utf-16, utf-16le, utf-16be, latin1 and windows-1252", o.Encoding)
+	}
+	if len(o.Uploads) > 0 {
+		s.uploads = make(map[string]string, len(o.Uploads))
+		for name, local := range o.Uploads {
+			s.uploads[path.Clean(name)] = local
+		}
 	}
 	s.cut = newCutter(s.Options)
 	return s, nil

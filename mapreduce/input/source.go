@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"sync/atomic"
+
+	"github.com/quernmr/quern/mapreduce/objects"
 )
 
 // source is a run of bytes of one file, from the disk or a pipe.
@@ -49,8 +52,49 @@ func openFile(path string) (diskFile, error) {
 	return f, nil
 }
 
-func (s *settings) openDisk(file *File, from int64) (*diskSource, error) {
-	f, err := s.open(file.Path)
+// openPlaces opens a file that is read at several places.
+func (s *settings) openPlaces(ctx context.Context, file *File) (diskFile, error) {
+	if objects.IsURL(file.Path) {
+		return s.openObject(ctx, file)
+	}
+	if local, ok := s.uploads[path.Clean(file.Path)]; ok {
+		f, err := os.Open(local)
+		if err != nil {
+			return nil, fmt.Errorf("input: %w", renamed(err, file.Path))
+		}
+		return f, nil
+	}
+	return s.open(file.Path)
+}
+
+func (s *settings) openObject(ctx context.Context, file *File) (*objects.Object, error) {
+	at, err := objects.Parse(file.Path)
+	if err != nil {
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	client, err := objects.Open()
+	if err != nil {
+		return nil, fmt.Errorf("input: %w", err)
+	}
+	return client.Object(ctx, at, file.Size, file.etag), nil
+}
+
+// openFrom opens a file that one goroutine reads mostly from front to back, to
+// about the position until.
+func (s *settings) openFrom(ctx context.Context, file *File, until int64) (diskFile, error) {
+	if objects.IsURL(file.Path) {
+		o, err := s.openObject(ctx, file)
+		if err != nil {
+			return nil, err
+		}
+		return o.Cursor(until), nil
+	}
+	return s.openPlaces(ctx, file)
+}
+
+// openDisk opens a file of known size to be read from a position up to about until.
+func (s *settings) openDisk(ctx context.Context, file *File, from, until int64) (*diskSource, error) {
+	f, err := s.openFrom(ctx, file, until)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +118,7 @@ func (d *diskSource) unchanged() error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("input: %w", err)
-	case !os.SameFile(now, d.planned):
+	case !sameFile(now, d.planned):
 		return fmt.Errorf("input: %s was replaced by another file while the job ran; run the job again once nobody writes to it", d.path)
 	case now.Size() == d.size && !now.ModTime().Equal(d.planned.ModTime()):
 		return fmt.Errorf("input: %s was changed while the job ran; run the job again once nobody writes to it", d.path)
@@ -102,6 +146,9 @@ func (d *diskSource) Read(p []byte) (int, error) {
 	}
 	if errors.Is(err, io.EOF) {
 		return n, fmt.Errorf("input: %s shrank while it was read: it had %d bytes when the job was planned and now ends at %d; run the job again once nobody writes to the file", d.path, d.size, off+int64(n))
+	}
+	if objects.IsURL(d.path) {
+		return n, fmt.Errorf("input: %w", err) // it says which and where
 	}
 	return n, fmt.Errorf("input: reading %s at byte %d: %w", d.path, off+int64(n), err)
 }

@@ -82,15 +82,14 @@ func (p *Plan) splitRanges(ctx context.Context, f *File) error {
 // countQuotes finds out which splits of a file begin between quotes: those that
 // an odd number of quotes precedes.
 func (p *Plan) countQuotes(ctx context.Context, f *File, splits []Split) error {
-	src, err := p.set.openDisk(f, 0)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
 	odd := make([]bool, len(splits))
-	err = parallel(ctx, len(splits)-1, func(i int) error {
-		part := &diskSource{f: src.f, path: f.Path, size: f.Size, limit: splits[i].End}
-		part.off.Store(splits[i].Start)
+	err := parallel(ctx, p.lookers(), len(splits)-1, func(i int) error {
+		part, err := p.set.openDisk(ctx, f, splits[i].Start, splits[i].End)
+		if err != nil {
+			return err
+		}
+		defer part.Close()
+		part.limit = splits[i].End
 		n := 0
 		buf := make([]byte, min(defaultBlock, splits[i].Bytes))
 		for {

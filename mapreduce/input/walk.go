@@ -26,6 +26,7 @@ type found struct {
 type finder struct {
 	ctx        context.Context
 	allowEmpty bool
+	in         namespace
 
 	hidden  int
 	special int
@@ -36,7 +37,7 @@ type finder struct {
 }
 
 // hiddenName says whether a directory's entry is passed over.
-func hiddenName(name string) bool { return name[0] == '.' || name[0] == '_' }
+func hiddenName(name string) bool { return name != "" && (name[0] == '.' || name[0] == '_') }
 
 // glob is a pattern taken apart: root is the part without wildcards.
 type glob struct {
@@ -47,7 +48,10 @@ type glob struct {
 	dirs    bool // ended with a slash: only directories match
 }
 
-func hasMeta(s string) bool { return strings.ContainsAny(s, `*?[{\`) }
+// metaBytes make a name a pattern.
+const metaBytes = `*?[{\`
+
+func hasMeta(s string) bool { return strings.ContainsAny(s, metaBytes) }
 
 func newGlob(pattern string) glob {
 	root := ""
@@ -150,7 +154,7 @@ func (w *finder) expand(pattern string) ([]found, error) {
 	if dir == "" {
 		dir = "."
 	}
-	info, err := os.Stat(dir)
+	info, err := w.in.stat(dir)
 	if err != nil {
 		if missing(err) {
 			return nil, nil
@@ -165,8 +169,8 @@ func (w *finder) expand(pattern string) ([]found, error) {
 	return out, err
 }
 
-// tree returns the files below a directory.
-func (w *finder) tree(path string, info fs.FileInfo) ([]found, error) {
+// below returns the files below a directory.
+func (w *finder) below(path string, info fs.FileInfo) ([]found, error) {
 	prefix := path
 	if !strings.HasSuffix(prefix, "/") {
 		prefix += "/"
@@ -183,7 +187,7 @@ func (w *finder) dir(path, prefix, rel string, above []fs.FileInfo, g *glob, out
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(path)
+	entries, err := w.in.readDir(path)
 	if err != nil {
 		return fmt.Errorf("input: listing a directory: %w", err)
 	}
@@ -209,7 +213,7 @@ func (w *finder) dir(path, prefix, rel string, above []fs.FileInfo, g *glob, out
 		}
 		var info fs.FileInfo
 		if e.Type()&fs.ModeSymlink != 0 {
-			info, err = os.Stat(full)
+			info, err = w.in.stat(full)
 		} else {
 			info, err = e.Info()
 		}

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/quernmr/quern/mapreduce/objects"
 )
 
 // DirOptions says how Dir writes.
@@ -41,14 +43,29 @@ const successName = "_SUCCESS"
 // or a folder with one in it; and ErrTarget if there can be no output folder at
 // that path. Missing folders above the target are made. If the target is a
 // symbolic link to a folder, that folder is replaced and the link stays.
+//
+// A path s3://BUCKET/NAME is a folder of objects (package objects says where it
+// is). Each part appears in one step and whole, but one after the other, and
+// _SUCCESS last. An existing folder that is to be replaced loses its _SUCCESS
+// first; if the job fails from then on, it may be left without, and with some of its parts
+// replaced. What a process that is killed leaves behind is in
+// s3://BUCKET/NAME/_temporary-RANDOM/, and uploads that were begun.
+//
+// The target implements Shared.
 func Dir(path string, opts DirOptions) Target {
-	return &dirTarget{path: path, opts: opts, create: createFile}
+	if objects.IsURL(path) {
+		return &bucketTarget{path: path, opts: opts}
+	}
+	return &dirTarget{path: path, opts: opts, create: createFile, pause: pausePublishing}
 }
 
+// dirTarget implements Shared.
 type dirTarget struct {
 	path   string
 	opts   DirOptions
 	create func(path string) (file, error) // tests put failing files here
+	steps  steps
+	pause  func(n int) // before the n-th time that a publication looks again
 }
 
 // file is what of os.File a part needs.
@@ -66,20 +83,36 @@ func createFile(path string) (file, error) {
 	return f, nil
 }
 
-func (t *dirTarget) Begin(info Info) (Transaction, error) {
+// layout checks what the job and the options say about the rows.
+func (t *dirTarget) layout(info Info) (*layout, *ledger, error) {
 	l, err := newLayout(t.opts.Format, t.opts.Compression, t.opts.ParquetBinary, info.Schema)
 	if err != nil {
-		return nil, fmt.Errorf("output %s: %w", t.path, err)
+		return nil, nil, fmt.Errorf("output %s: %w", t.path, err)
 	}
 	books, err := newLedger(t.path, info.Parts)
+	return l, books, err
+}
+
+// check looks whether the output can be written and may be.
+func (t *dirTarget) check(info Info) (*layout, *place, error) {
+	l, _, err := t.layout(info)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	place, err := findPlace(t.path)
 	if err != nil {
+		return nil, nil, err
+	}
+	return l, place, place.check(info.Inputs, t.opts.Overwrite)
+}
+
+func (t *dirTarget) Begin(info Info) (Transaction, error) {
+	l, place, err := t.check(info)
+	if err != nil {
 		return nil, err
 	}
-	if err := place.check(info.Inputs, t.opts.Overwrite); err != nil {
+	books, err := newLedger(t.path, info.Parts)
+	if err != nil {
 		return nil, err
 	}
 	tx := &dirTransaction{target: t, place: place, layout: l, ledger: books}
@@ -108,7 +141,7 @@ func (t *dirTransaction) makeFolders() error {
 			return err
 		}
 	}
-	prefix := tempPrefix(t.place.real)
+	prefix := tempPrefix(t.place.real, 200)
 	for range 1000 {
 		temp := prefix + strconv.FormatUint(rand.Uint64(), 36)
 		err := os.Mkdir(temp, 0o777)
@@ -125,10 +158,10 @@ func (t *dirTransaction) makeFolders() error {
 }
 
 // tempPrefix is the beginning of the temporary folder's path. A long name is
-// cut so that the whole stays within the 255 bytes that file systems allow.
-func tempPrefix(target string) string {
+// cut to n bytes so that the whole stays within the 255 that file systems allow.
+func tempPrefix(target string, n int) string {
 	dir, name := filepath.Split(target)
-	if n := 200; len(name) > n {
+	if len(name) > n {
 		for n > 0 && !utf8.RuneStart(name[n]) {
 			n--
 		}
@@ -297,5 +330,10 @@ func (s *fileSink) abandon() {
 }
 
 func existsError(path string) error {
-	return fmt.Errorf("output %s: %w: name another folder, or have it replaced with --overwrite", path, ErrExists)
+	return fmt.Errorf("output %s: %w", path, existsHint())
+}
+
+// existsHint is ErrExists with what to do.
+func existsHint() error {
+	return fmt.Errorf("%w: name another folder, or have it replaced with --overwrite", ErrExists)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,9 +99,12 @@ func tree(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-func same(t *testing.T, dir string, want map[string]string) {
+func same(t *testing.T, dir string, wants ...map[string]string) {
 	t.Helper()
-	got := tree(t, dir)
+	got, want := tree(t, dir), map[string]string{}
+	for _, w := range wants {
+		maps.Copy(want, w)
+	}
 	for name, content := range want {
 		if have, ok := got[name]; !ok || have != content {
 			t.Errorf("%s: %q, want %q", name, have, content)

@@ -12,20 +12,27 @@ import (
 // swap lets two folders change places in one step and returns where the
 // target's former content is, and how to take it back.
 func swap(temp, target string) (old string, undo func() error, err error) {
-	exchange := func() error {
-		if err := unix.Renameat2(unix.AT_FDCWD, temp, unix.AT_FDCWD, target, unix.RENAME_EXCHANGE); err != nil {
-			return &os.LinkError{Op: "exchange", Old: temp, New: target, Err: err}
-		}
-		return nil
-	}
-	err = exchange()
+	err = exchange(temp, target)
 	switch {
 	case err == nil:
-		return temp, exchange, nil
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
-		return swapInTwoSteps(temp, target) // the file system cannot exchange
+		return temp, func() error { return exchange(temp, target) }, nil
+	case errors.Is(err, errors.ErrUnsupported):
+		return swapInTwoSteps(temp, target)
 	}
 	return "", nil, err
+}
+
+// exchange lets two folders change places in one step, or fails with
+// errors.ErrUnsupported if the file system cannot.
+func exchange(a, b string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
+		err = errors.ErrUnsupported
+	}
+	return &os.LinkError{Op: "exchange", Old: a, New: b, Err: err}
 }
 
 // isMountPoint says that another file system (or a part of one) is mounted at path.

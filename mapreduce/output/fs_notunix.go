@@ -23,3 +23,6 @@ func renameOverEmpty(temp, target string) error {
 
 // syncDir does nothing: there is no way to sync a folder here.
 func syncDir(string) error { return nil }
+
+// isNotDir is not told apart from a missing folder here.
+func isNotDir(error) bool { return false }

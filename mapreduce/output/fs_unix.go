@@ -41,3 +41,6 @@ func syncDir(dir string) error {
 	}
 	return nil
 }
+
+// isNotDir says that something above a path is no folder.
+func isNotDir(err error) bool { return errors.Is(err, syscall.ENOTDIR) }

@@ -26,8 +26,10 @@ type Attempt struct {
 	// task, how often its partition was (a map output changed).
 	StageAttempt uint32
 	Task         uint32
-	Number       uint32 // counts the tries at this task
-	Epoch        uint64 // of the master
+	// Number counts the tries at this task that this epoch's master ordered. It goes on
+	// when the task begins anew, so (Epoch, Number) is unique for a task.
+	Number uint32
+	Epoch  uint64 // of the master
 }
 
 // Worker is what the scheduler knows of a worker.
@@ -37,8 +39,9 @@ type Worker struct {
 	Slots  int    // map attempts at once, and as many reduce attempts
 	Memory int64  // bytes for all attempts; 0: no limit
 	Local  []string
-	// Running are attempts that it has, and Outputs the map outputs, of the
-	// time before this master or before its link broke.
+	// Running are attempts that it has, also those that are over but whose result
+	// nobody has taken or refused yet, and Outputs the map outputs. Both are all that it has: what
+	// is not in them and was believed to be there is lost.
 	Running []Attempt
 	Outputs []Attempt
 }
@@ -57,8 +60,12 @@ type Event interface{ event() }
 
 // The events.
 type (
+	// WorkerExpected: a worker of the time before this master's start, which may
+	// come back (see State.Restore). It is given nothing, and what it is known to
+	// hold counts until WorkerUp says otherwise, or WorkerDown.
+	WorkerExpected struct{ ID string }
 	// WorkerUp: a worker said hello, for the first time or again. Attempts of Running
-	// that are not wanted are answered with Stop; outputs that are still of
+	// that may still win are Adopted, others are answered with Stop; outputs that are still of
 	// use are taken into account again.
 	WorkerUp struct{ Worker Worker }
 	// WorkerDown: its lease ran out, or it left.
@@ -121,6 +128,9 @@ type (
 type Planned struct {
 	Splits     []Split
 	Partitions int // reduce tasks
+	// Shuffle is how many digests a map output has: 1 with a total order, whose parts are cut
+	// from one sequence (a digest that changes then concerns all parts), else 0 for Partitions.
+	Shuffle int
 }
 
 // Split is what matters of a split for where it runs.
@@ -134,11 +144,18 @@ type Action interface{ action() }
 
 // The actions.
 type (
-	// Launch an attempt.
+	// Launch an attempt. A reduce attempt may be launched while a few map outputs (at most one
+	// in twenty) are being made again: State.Output has no worker for these, and a Relocate follows.
 	Launch struct {
 		Worker      string
 		Attempt     Attempt
 		Speculative bool
+		Memory      int64 // bytes of the worker's that it may take; 0: no limit
+	}
+	// Adopted: an attempt that a worker reported to have is one of this master's from now on.
+	Adopted struct {
+		Worker  string
+		Attempt Attempt
 	}
 	// Stop an attempt that runs, or may.
 	Stop struct {
@@ -152,6 +169,12 @@ type (
 		Reader Attempt
 		Output Attempt
 		At     string // worker
+	}
+	// Reset: a reduce task begins anew, since a map output that it reads has changed. If it
+	// was committed, that is void. Its attempts are of StageAttempt from now on.
+	Reset struct {
+		Job                string
+		Task, StageAttempt uint32
 	}
 	// Forget: a worker may drop all that it has of a job.
 	Forget struct{ Worker, Job string }
@@ -200,8 +223,57 @@ type Config struct {
 	// NoWorkers is how long jobs wait when there is no worker that could take
 	// their attempts, before they fail; 5 min.
 	NoWorkers time.Duration
-	// LocalWait is how long a split waits for a worker near it; 3 s.
+	// LocalWait is how long a split waits for a worker near it, and a task that failed for
+	// another worker than the one where it did; 3 s. Negative: not at all.
 	LocalWait time.Duration
+	// Settle is how long after a restart nothing of the restored jobs is launched while
+	// expected workers have not come back; 3 s. Negative: not at all.
+	Settle time.Duration
 	// MaxTasks bounds the splits of a job (2^20), MaxOutputs splits x partitions (2^22).
 	MaxTasks, MaxOutputs int
+}
+
+func (WorkerExpected) event() {}
+func (WorkerUp) event()       {}
+func (WorkerDown) event()     {}
+func (WorkerSuspect) event()  {}
+func (WorkerDrain) event()    {}
+func (JobAdded) event()       {}
+func (JobCancelled) event()   {}
+func (Finished) event()       {}
+func (Failed) event()         {}
+func (OutputLost) event()     {}
+func (Progressed) event()     {}
+func (Tick) event()           {}
+
+func (Launch) action()   {}
+func (Adopted) action()  {}
+func (Stop) action()     {}
+func (Relocate) action() {}
+func (Reset) action()    {}
+func (Forget) action()   {}
+func (Left) action()     {}
+func (JobStage) action() {}
+func (JobEnded) action() {}
+func (Note) action()     {}
+func (SetAside) action() {}
+
+var stageNames = [...]string{"plan", "map", "reduce", "commit", "abort"}
+
+// String returns the stage's name as the control plane writes it.
+func (s Stage) String() string {
+	if int(s) < len(stageNames) {
+		return stageNames[s]
+	}
+	return "unknown"
+}
+
+// ParseStage is the inverse of Stage.String.
+func ParseStage(name string) (Stage, bool) {
+	for i, n := range stageNames {
+		if n == name {
+			return Stage(i), true
+		}
+	}
+	return 0, false
 }

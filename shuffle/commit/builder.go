@@ -20,6 +20,10 @@ import (
 // not wholly combined, and frames of such an output would depend on chance.
 var ErrRepeated = errors.New("a key was added twice to a committed output; combine before committing")
 
+// ErrBeyond is returned by Commit if a sum is so far beyond 64 bits that it can't travel
+// in frames.
+var ErrBeyond = errors.New("a sum is too far beyond 64 bits to be sent in frames")
+
 // long is the index of pairs that do not fit a keyed frame among the classes.
 const long = wire.Classes
 
@@ -174,7 +178,7 @@ func (b *Builder) AddCarry(key []byte, lanes, carry []int64) {
 			c = 0
 		}
 		if c > maxCarry || c < -maxCarry {
-			b.fail(fmt.Errorf("key %q: a sum is more than %d x 2^64, too much to send", head(key), maxCarry))
+			b.fail(fmt.Errorf("key %q: %w: %d x 2^64, at most %d are possible", head(key), ErrBeyond, c, maxCarry))
 			return
 		}
 		// As lo is signed, hi counts words of a 128-bit number in two's complement.

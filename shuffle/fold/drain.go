@@ -56,6 +56,9 @@ type Options struct {
 	// so that the books can be balanced before rows are written. It does nothing
 	// for runs.
 	EarlyCheck bool
+	// Scale is how many digits after the point the values of each lane have at
+	// least; nil: what combiners and runs have. At most MaxScale.
+	Scale []uint8
 	// RangeBytes is about how many bytes of runs, on disk, a range of a merge
 	// is to have; 0: 4 MiB.
 	RangeBytes int64
@@ -68,7 +71,7 @@ func NewDrain(ctx context.Context, cfg Config, cs []*Combiner, runs []Run, opt O
 	if opt.Sample > 0 {
 		d.cuts = pairs.NewBottomK(opt.Sample)
 	}
-	if err := d.align(cs); err != nil {
+	if err := d.align(cs, opt.Scale); err != nil {
 		return nil, err
 	}
 	if len(runs) > 0 {
@@ -89,7 +92,15 @@ func (d *Drain) Close() {
 }
 
 // align brings all lanes to one decimal scale.
-func (d *Drain) align(cs []*Combiner) error {
+func (d *Drain) align(cs []*Combiner, least []uint8) error {
+	if least != nil && len(least) != len(d.cfg.Ops) {
+		return fmt.Errorf("scales for %d lanes, the job has %d", len(least), len(d.cfg.Ops))
+	}
+	for i, n := range least {
+		if n > MaxScale {
+			return fmt.Errorf("scale %d of lane %d: scales are 0 to %d", n, i, MaxScale)
+		}
+	}
 	var scale []uint8
 	raise := func(s []uint8) {
 		if s != nil && scale == nil {
@@ -99,6 +110,7 @@ func (d *Drain) align(cs []*Combiner) error {
 			scale[i] = max(scale[i], n)
 		}
 	}
+	raise(least)
 	for _, c := range cs {
 		raise(c.scale)
 	}

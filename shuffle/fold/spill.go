@@ -108,7 +108,7 @@ func (w *Walker) eachMerged(ctx context.Context, part, rng int, fn func(key []by
 	for i, r := range d.runs {
 		cursors[i] = r.Cursor(part, lo, hi)
 		if !d.sameScale(r.Scale) {
-			cursors[i] = &scaled{Cursor: cursors[i], d: d, from: r.Scale}
+			cursors[i] = &scaled{Cursor: cursors[i], ops: d.cfg.Ops, from: r.Scale, to: d.scale}
 		}
 	}
 	m := spill.NewKeyMerger(cursors)
@@ -170,11 +170,42 @@ func (w *Walker) eachMerged(ctx context.Context, part, rng int, fn func(key []by
 	return flush()
 }
 
-// scaled brings the lanes of a run to the drain's scale.
+// CursorAt returns a cursor over the pairs of a part with lo <= key < hi (see
+// [spill.Run.Cursor]) whose values have at least the digits after the point that
+// scale says. It is an error if the run has more in a lane.
+func (r Run) CursorAt(ops []Op, scale []uint8, part int, lo, hi []byte) (spill.Cursor, error) {
+	if scale != nil && len(scale) != len(ops) || r.Scale != nil && len(r.Scale) != len(ops) {
+		return nil, fmt.Errorf("scales %v of a run and %v for %d lanes", r.Scale, scale, len(ops))
+	}
+	same := true
+	for i := range ops {
+		from, to := at8(r.Scale, i), at8(scale, i)
+		if from > to || to > MaxScale {
+			return nil, fmt.Errorf("lane %d has %d digits after the point and cannot be brought to %d", i, from, to)
+		}
+		same = same && from == to
+	}
+	c := r.Cursor(part, lo, hi)
+	if same {
+		return c, nil
+	}
+	return &scaled{Cursor: c, ops: ops, from: r.Scale, to: scale}, nil
+}
+
+// at8 returns the scale of a lane, 0 if none was set.
+func at8(scale []uint8, lane int) uint8 {
+	if lane < len(scale) {
+		return scale[lane]
+	}
+	return 0
+}
+
+// scaled brings the lanes of a run to another scale.
 type scaled struct {
 	spill.Cursor
-	d       *Drain
+	ops     []Op
 	from    []uint8
+	to      []uint8
 	payload []byte
 	lanes   []int64
 	carry   []int64
@@ -196,25 +227,27 @@ func (s *scaled) Next() bool {
 		return false
 	}
 	if s.lanes == nil {
-		n := len(s.d.cfg.Ops)
+		n := len(s.ops)
 		s.lanes, s.carry = make([]int64, n), make([]int64, n)
 	}
 	clear(s.carry)
 	if _, s.err = decodeLanes(s.Cursor.Payload(), s.lanes, s.carry); s.err != nil {
 		return false
 	}
-	for i, op := range s.d.cfg.Ops {
-		from := uint8(0)
-		if s.from != nil {
-			from = s.from[i]
-		}
-		s.lanes[i], s.carry[i], s.err = scaleUp(op, s.lanes[i], s.carry[i], pow10[s.d.scale[i]-from])
+	for i, op := range s.ops {
+		s.lanes[i], s.carry[i], s.err = scaleUp(op, s.lanes[i], s.carry[i], pow10[at8(s.to, i)-at8(s.from, i)])
 		if s.err != nil {
 			s.err = fmt.Errorf("key %q: %w", s.Cursor.Key(), s.err)
 			return false
 		}
 	}
-	s.payload = appendLanes(s.payload[:0], s.lanes, s.carry)
+	var carry []int64
+	for _, c := range s.carry {
+		if c != 0 {
+			carry = s.carry
+		}
+	}
+	s.payload = appendLanes(s.payload[:0], s.lanes, carry)
 	return true
 }
 

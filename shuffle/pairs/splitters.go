@@ -5,6 +5,7 @@ package pairs
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"math/bits"
 	"slices"
@@ -229,4 +230,64 @@ func (b *BottomK) Cuts(n int) [][]byte {
 		}
 	}
 	return cuts
+}
+
+var errSample = errors.New("damaged sample of keys")
+
+// maxSample bounds the size of a sample that is read.
+const maxSample = 1 << 26
+
+// AppendBinary appends the sample: its size, the number of keys, and for each, by
+// ascending hash, the hash (8 bytes), the key's length and the key. Sizes and
+// lengths are uvarints. Equal samples have equal bytes.
+func (b *BottomK) AppendBinary(dst []byte) ([]byte, error) {
+	b.shrink()
+	dst = binary.AppendUvarint(dst, uint64(b.k))
+	dst = binary.AppendUvarint(dst, uint64(len(b.keys)))
+	for _, h := range slices.Sorted(maps.Keys(b.keys)) {
+		dst = binary.LittleEndian.AppendUint64(dst, h)
+		dst = binary.AppendUvarint(dst, uint64(len(b.keys[h])))
+		dst = append(dst, b.keys[h]...)
+	}
+	return dst, nil
+}
+
+// MarshalBinary returns what AppendBinary appends.
+func (b *BottomK) MarshalBinary() ([]byte, error) { return b.AppendBinary(nil) }
+
+// UnmarshalBinary makes b the sample that was encoded.
+func (b *BottomK) UnmarshalBinary(data []byte) error {
+	k, size := binary.Uvarint(data)
+	if size <= 0 || k == 0 || k > maxSample {
+		return errSample
+	}
+	data = data[size:]
+	n, size := binary.Uvarint(data)
+	if size <= 0 || n > k {
+		return errSample
+	}
+	data = data[size:]
+	s := NewBottomK(int(k))
+	last := uint64(0)
+	for i := range n {
+		if len(data) < 8 {
+			return errSample
+		}
+		h := binary.LittleEndian.Uint64(data)
+		length, size := binary.Uvarint(data[8:])
+		if size <= 0 || length > sampledKey || i > 0 && h <= last {
+			return errSample
+		}
+		data = data[8+size:]
+		if uint64(len(data)) < length {
+			return errSample
+		}
+		s.keys[h], last = string(data[:length]), h
+		data = data[length:]
+	}
+	if len(data) != 0 {
+		return errSample
+	}
+	*b = *s
+	return nil
 }

@@ -189,12 +189,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // call repeats a call of the control plane until it works, the receiver wants to begin
-// anew, or it has failed for too long.
+// anew or refuses for good, or it has failed for too long.
 func (u *push) call(ctx context.Context, what string, f func(context.Context) error) error {
 	o := &u.sender.opts
 	for begin, wait := time.Now(), 10*time.Millisecond; ; wait = min(2*wait, time.Second) {
 		err := f(ctx)
-		if err == nil || errors.Is(err, shuffle.ErrReset) || errors.Is(err, shuffle.ErrUnknown) {
+		if err == nil || errors.Is(err, shuffle.ErrReset) || errors.Is(err, shuffle.ErrUnknown) || errors.Is(err, shuffle.ErrRefused) {
 			return err
 		}
 		if ctx.Err() != nil {

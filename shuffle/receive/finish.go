@@ -127,7 +127,7 @@ func (r *Receiver) close(id shuffle.TargetID, expect *Expect) (*target, error) {
 	}
 	if t.finishing {
 		r.mu.Unlock()
-		return nil, fmt.Errorf("receive: %s was finished before", id)
+		return nil, fmt.Errorf("receive: %s was finished before: %w", id, shuffle.ErrRefused)
 	}
 	for _, st := range t.streams {
 		if !st.complete {
@@ -335,6 +335,19 @@ func (res *Result) Ranges() int {
 // of all ranges is through, each once, the values are balanced if they were not
 // before. ErrOverflow names the key whose sum does not fit.
 func (res *Result) Each(ctx context.Context, rng int, fn func(key []byte, lanes []int64) error) error {
+	return res.EachCarried(ctx, rng, func(key []byte, lanes, carry []int64) error {
+		for i, c := range carry {
+			if c != 0 && res.t.job.spec.Ops[i] == fold.Sum {
+				return fmt.Errorf("receive: %s: %w: lane %d of key %q", res.t.id, ErrOverflow, i, key)
+			}
+		}
+		return fn(key, lanes)
+	})
+}
+
+// EachCarried is Each for who decides about sums that do not fit later: those of a
+// key are lanes[i] + carry[i] x 2^64. carry is nil if all fit.
+func (res *Result) EachCarried(ctx context.Context, rng int, fn func(key []byte, lanes, carry []int64) error) error {
 	if res.drain == nil {
 		return fmt.Errorf("receive: %s is a vector; ask for its values", res.t.id)
 	}
@@ -344,15 +357,7 @@ func (res *Result) Each(ctx context.Context, rng int, fn func(key []byte, lanes 
 		return fmt.Errorf("receive: %s: its result was closed", res.t.id)
 	}
 	w := res.drain.Walker()
-	err := w.Each(ctx, 0, rng, func(key []byte, lanes, carry []int64) error {
-		for i, c := range carry {
-			if c != 0 && res.t.job.spec.Ops[i] == fold.Sum {
-				return fmt.Errorf("receive: %s: %w: lane %d of key %q", res.t.id, ErrOverflow, i, key)
-			}
-		}
-		return fn(key, lanes)
-	})
-	if err != nil {
+	if err := w.Each(ctx, 0, rng, fn); err != nil {
 		return err
 	}
 	res.mu.Lock()

@@ -203,11 +203,11 @@ func (r *Receiver) Endpoint(context.Context) (shuffle.Endpoint, error) {
 // specification.
 func (r *Receiver) OpenJob(_ context.Context, spec shuffle.JobSpec) error {
 	if n := len(spec.Ops); n < 1 || n > fold.MaxLanes {
-		return fmt.Errorf("receive: job %s has %d lanes; 1 to %d are possible", spec.ID, n, fold.MaxLanes)
+		return fmt.Errorf("receive: job %s has %d lanes; 1 to %d are possible: %w", spec.ID, n, fold.MaxLanes, shuffle.ErrRefused)
 	}
 	for i, op := range spec.Ops {
 		if op > fold.Xor {
-			return fmt.Errorf("receive: job %s: lane %d has operation %d, which does not exist", spec.ID, i, op)
+			return fmt.Errorf("receive: job %s: lane %d has operation %d, which does not exist: %w", spec.ID, i, op, shuffle.ErrRefused)
 		}
 	}
 	r.mu.Lock()
@@ -218,7 +218,7 @@ func (r *Receiver) OpenJob(_ context.Context, spec shuffle.JobSpec) error {
 	j := r.jobs[spec.ID]
 	if j != nil && j.opened {
 		if !sameJob(&j.spec, &spec) {
-			return fmt.Errorf("receive: job %s is open with another seed, secret or operations; a job keeps its specification, give the new one another id", spec.ID)
+			return fmt.Errorf("receive: job %s is open with another seed, secret, mode or operations; a job keeps its specification, give the new one another id: %w", spec.ID, shuffle.ErrRefused)
 		}
 		return nil
 	}
@@ -249,7 +249,7 @@ func (r *Receiver) OpenJob(_ context.Context, spec shuffle.JobSpec) error {
 }
 
 func sameJob(a, b *shuffle.JobSpec) bool {
-	if a.Secret != b.Secret || a.Seed != b.Seed || len(a.Ops) != len(b.Ops) {
+	if a.Secret != b.Secret || a.Seed != b.Seed || a.Mode != b.Mode || len(a.Ops) != len(b.Ops) {
 		return false
 	}
 	for i := range a.Ops {
@@ -285,14 +285,14 @@ func (r *Receiver) OpenTarget(_ context.Context, spec shuffle.TargetSpec) error 
 	}
 	if most := uint64(r.opts.FoldMemory) / 8; spec.Dense > 0 && (len(j.spec.Ops) != 1 || spec.Dense > most) {
 		r.mu.Unlock()
-		return fmt.Errorf("receive: %s: a vector of %d values with %d lanes; it takes one lane, and there is memory for %d values: use more partitions, or more memory for the fold", spec.ID, spec.Dense, len(j.spec.Ops), most)
+		return fmt.Errorf("receive: %s: a vector of %d values with %d lanes; it takes one lane, and there is memory for %d values: use more partitions, or more memory for the fold: %w", spec.ID, spec.Dense, len(j.spec.Ops), most, shuffle.ErrRefused)
 	}
 	old := r.targets[at]
 	r.mu.Unlock()
 	if old != nil {
 		switch {
 		case old.id.Generation == spec.ID.Generation && old.dense != spec.Dense:
-			return fmt.Errorf("receive: %s is open with %d values, not %d; begin a new generation", spec.ID, old.dense, spec.Dense)
+			return fmt.Errorf("receive: %s is open with %d values, not %d; begin a new generation: %w", spec.ID, old.dense, spec.Dense, shuffle.ErrRefused)
 		case old.id.Generation == spec.ID.Generation:
 			r.tables.hint(old, spec.Keys)
 			return nil
@@ -312,7 +312,7 @@ func (r *Receiver) newTarget(j *job, spec shuffle.TargetSpec) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.freeTargets) == 0 {
-		return fmt.Errorf("receive: %s: all %d targets of this host are in use; finish some first, or raise the limit", spec.ID, len(r.mem.Targets))
+		return fmt.Errorf("receive: %s: all %d targets of this host are in use; finish some first, or raise the limit: %w", spec.ID, len(r.mem.Targets), shuffle.ErrBusy)
 	}
 	slot := r.freeTargets[len(r.freeTargets)-1]
 	r.freeTargets = r.freeTargets[:len(r.freeTargets)-1]
@@ -364,6 +364,25 @@ func (r *Receiver) Drop(_ context.Context, id shuffle.JobID) error {
 		delete(r.jobs, id)
 	}
 	return nil
+}
+
+// DropTarget forgets a target, whatever it holds, if it is of that generation or an
+// earlier one.
+func (r *Receiver) DropTarget(_ context.Context, id shuffle.TargetID) error {
+	leave, err := r.enter()
+	if err != nil {
+		return nil // nothing is known any more
+	}
+	defer leave()
+	r.life.Lock()
+	defer r.life.Unlock()
+	r.mu.Lock()
+	t := r.targets[place{id.Job, id.Partition}]
+	r.mu.Unlock()
+	if t == nil || t.id.Generation > id.Generation {
+		return nil
+	}
+	return r.discard(t)
 }
 
 // TakenUp returns the jobs that an earlier process has left and nobody has opened

@@ -88,10 +88,10 @@ func newToken() (uint64, error) {
 
 func checkSpec(t *target, s *shuffle.StreamSpec) error {
 	if s.Frames < 0 || s.Frames > wire.Segment {
-		return fmt.Errorf("receive: %s has %d frames; at most %d are possible", s.ID, s.Frames, wire.Segment)
+		return fmt.Errorf("receive: %s has %d frames; at most %d are possible: %w", s.ID, s.Frames, wire.Segment, shuffle.ErrRefused)
 	}
 	if s.Check != nil && len(s.Check) != len(t.job.spec.Ops) {
-		return fmt.Errorf("receive: %s has check sums for %d lanes, not %d", s.ID, len(s.Check), len(t.job.spec.Ops))
+		return fmt.Errorf("receive: %s has check sums for %d lanes, not %d: %w", s.ID, len(s.Check), len(t.job.spec.Ops), shuffle.ErrRefused)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (r *Receiver) plan(specs []shuffle.StreamSpec) (grants []shuffle.Grant, fre
 		key := part{spec.ID.Map, spec.ID.Segment}
 		if d, ok := t.done[key]; ok {
 			if d.id != identity(spec) {
-				return nil, nil, nil, fmt.Errorf("receive: %s was folded with other frames (%d pairs, it is now said to have %d); a map output that changed needs a new generation", spec.ID, d.pairs, spec.Pairs)
+				return nil, nil, nil, fmt.Errorf("receive: %s was folded with other frames (%d pairs, it is now said to have %d); a map output that changed needs a new generation: %w", spec.ID, d.pairs, spec.Pairs, shuffle.ErrRefused)
 			}
 			if !d.known {
 				d.check, d.known = slices.Clone(spec.Check), true
@@ -229,7 +229,7 @@ func (r *Receiver) plan(specs []shuffle.StreamSpec) (grants []shuffle.Grant, fre
 			continue
 		}
 		if t.finishing {
-			return nil, nil, nil, fmt.Errorf("receive: %s: the target is finished without it; begin another generation", spec.ID)
+			return nil, nil, nil, fmt.Errorf("receive: %s: the target is finished without it; begin another generation: %w", spec.ID, shuffle.ErrRefused)
 		}
 		st := t.streams[key]
 		switch {
@@ -239,12 +239,12 @@ func (r *Receiver) plan(specs []shuffle.StreamSpec) (grants []shuffle.Grant, fre
 			return nil, nil, st.ready, nil
 		case st.asleep:
 			if identity(spec) != st.shared.ID || spec.Frames != int(st.shared.Frames) {
-				return nil, nil, nil, fmt.Errorf("receive: %s is not what it was before this receiver was restarted; a map output that changed needs a new generation", spec.ID)
+				return nil, nil, nil, fmt.Errorf("receive: %s is not what it was before this receiver was restarted; a map output that changed needs a new generation: %w", spec.ID, shuffle.ErrRefused)
 			}
 			st.spec = *spec
 			fresh = append(fresh, st)
 		case !sameStream(&st.spec, spec):
-			return nil, nil, nil, fmt.Errorf("receive: %s is open with other frames; a map output that changed needs a new generation", spec.ID)
+			return nil, nil, nil, fmt.Errorf("receive: %s is open with other frames; a map output that changed needs a new generation: %w", spec.ID, shuffle.ErrRefused)
 		default:
 			grants[i] = st.grant()
 			grants[i].Share = r.share()
@@ -370,7 +370,7 @@ func (st *stream) write(folds bool) {
 		if st.target.dense == 0 {
 			s.Lanes = uint8(len(st.job.spec.Ops))
 		}
-		if folds && st.job.slot >= 0 {
+		if folds && st.job.slot >= 0 && st.job.spec.Mode != shuffle.UserOnly {
 			s.Flags = wire.FlagFold
 		}
 	}
@@ -660,7 +660,7 @@ func (r *Receiver) deliverOne(st *stream, frame []byte) (again bool, err error) 
 	defer h.letGo()
 	head, err := wire.ParseFrame(frame)
 	if err != nil {
-		return false, fmt.Errorf("receive: %s: a frame over the control plane: %w", st.id, err)
+		return false, fmt.Errorf("receive: %s: a frame over the control plane: %w: %w", st.id, shuffle.ErrRefused, err)
 	}
 	if head.Kind != wire.Data || head.Token != st.token || head.Stream != st.slot {
 		return false, fmt.Errorf("receive: a frame over the control plane is not of %s as it is open now: %w", st.id, shuffle.ErrReset)
@@ -676,6 +676,6 @@ func (r *Receiver) deliverOne(st *stream, frame []byte) (again bool, err error) 
 		if err := st.target.failed(); err != nil {
 			return false, err
 		}
-		return false, fmt.Errorf("receive: %s: frame %d over the control plane is damaged (%s)", st.id, head.Seq, reasonName(reason))
+		return false, fmt.Errorf("receive: %s: frame %d over the control plane is damaged (%s): %w", st.id, head.Seq, reasonName(reason), shuffle.ErrRefused)
 	}
 }

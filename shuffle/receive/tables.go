@@ -285,7 +285,7 @@ func headOf(t *shuffle.Table) *wire.Table {
 // tabled says whether programs can fold the target's frames: there are few lanes, and
 // where a table has no room for carries, none can come.
 func (t *target) tabled() bool {
-	return t.lanes <= wire.MaxLanes && (t.dense == 0 || t.ops[0] != wire.OpSum)
+	return t.lanes <= wire.MaxLanes && t.job.spec.Mode != shuffle.UserOnly && (t.dense == 0 || t.ops[0] != wire.OpSum)
 }
 
 // usage reads a table's head while programs write it.

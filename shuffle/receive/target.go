@@ -152,7 +152,7 @@ func (t *target) errLocked() error {
 		t.err = t.active.Err()
 	}
 	if t.err != nil {
-		return fmt.Errorf("receive: fold %s: %w", t.id, t.err)
+		return fmt.Errorf("receive: fold %s: %w (%w; begin another generation)", t.id, t.err, shuffle.ErrRefused)
 	}
 	return nil
 }
@@ -309,7 +309,7 @@ func (t *target) waitRoomLocked(ctx context.Context, n int, drain bool) error {
 			return errDropped
 		}
 		if needs(n) > t.r.opts.FoldMemory {
-			return fmt.Errorf("receive: fold %s: %d bytes do not fit in %d of memory; more --memory helps", t.id, n, t.r.opts.FoldMemory)
+			return fmt.Errorf("receive: fold %s: %d bytes do not fit in %d of memory; more --memory helps: %w", t.id, n, t.r.opts.FoldMemory, shuffle.ErrRefused)
 		}
 		if t.shut && t.active != nil && t.active.Records() > 0 {
 			// It is being finished: nobody else has it written. Results that were not

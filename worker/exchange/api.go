@@ -38,5 +38,7 @@ type Counts struct{ Kernel, User, Pulled int64 }
 type Gathered struct {
 	Runs   []task.RunFile
 	Folded bool // one run that has each key once
+	// Pairs is how many there are in Runs: all that were fetched, or each key once if Folded.
+	Pairs  int64
 	Counts Counts
 }

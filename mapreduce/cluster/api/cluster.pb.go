@@ -2403,6 +2403,7 @@ type OutputLost struct {
 	Worker        string                 `protobuf:"bytes,4,opt,name=worker,proto3" json:"worker,omitempty"` // where
 	Error         string                 `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	Damaged       bool                   `protobuf:"varint,6,opt,name=damaged,proto3" json:"damaged,omitempty"` // it is there and wrong, rather than not to be reached
+	Gone          bool                   `protobuf:"varint,7,opt,name=gone,proto3" json:"gone,omitempty"`       // its worker says that it has it not (any more)
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2475,6 +2476,13 @@ func (x *OutputLost) GetError() string {
 func (x *OutputLost) GetDamaged() bool {
 	if x != nil {
 		return x.Damaged
+	}
+	return false
+}
+
+func (x *OutputLost) GetGone() bool {
+	if x != nil {
+		return x.Gone
 	}
 	return false
 }
@@ -3559,7 +3567,11 @@ type PushReply struct {
 	Damaged       bool                   `protobuf:"varint,4,opt,name=damaged,proto3" json:"damaged,omitempty"`
 	Reset_        bool                   `protobuf:"varint,5,opt,name=reset,proto3" json:"reset,omitempty"` // the target was reset
 	Streams       uint32                 `protobuf:"varint,6,opt,name=streams,proto3" json:"streams,omitempty"`
-	Pairs         int64                  `protobuf:"varint,7,opt,name=pairs,proto3" json:"pairs,omitempty"`
+	Pairs         int64                  `protobuf:"varint,7,opt,name=pairs,proto3" json:"pairs,omitempty"`                        // that were sent: more than the output's if sums are beyond 64 bits
+	Fatal         bool                   `protobuf:"varint,8,opt,name=fatal,proto3" json:"fatal,omitempty"`                        // error is one that every attempt would meet
+	SumAbs        []uint64               `protobuf:"varint,9,rep,packed,name=sum_abs,json=sumAbs,proto3" json:"sum_abs,omitempty"` // of what was sent: per lane the sum of absolute values, as two words (high, low)
+	Alive         bool                   `protobuf:"varint,10,opt,name=alive,proto3" json:"alive,omitempty"`                       // no news: the worker is at it
+	Pull          bool                   `protobuf:"varint,11,opt,name=pull,proto3" json:"pull,omitempty"`                         // it can't travel in frames: it is to be fetched
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3643,6 +3655,34 @@ func (x *PushReply) GetPairs() int64 {
 	return 0
 }
 
+func (x *PushReply) GetFatal() bool {
+	if x != nil {
+		return x.Fatal
+	}
+	return false
+}
+
+func (x *PushReply) GetSumAbs() []uint64 {
+	if x != nil {
+		return x.SumAbs
+	}
+	return nil
+}
+
+func (x *PushReply) GetAlive() bool {
+	if x != nil {
+		return x.Alive
+	}
+	return false
+}
+
+func (x *PushReply) GetPull() bool {
+	if x != nil {
+		return x.Pull
+	}
+	return false
+}
+
 type FetchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -3651,7 +3691,8 @@ type FetchRequest struct {
 	Partition     uint32                 `protobuf:"varint,4,opt,name=partition,proto3" json:"partition,omitempty"`
 	Low           []byte                 `protobuf:"bytes,5,opt,name=low,proto3" json:"low,omitempty"`
 	High          []byte                 `protobuf:"bytes,6,opt,name=high,proto3" json:"high,omitempty"`
-	Skip          int64                  `protobuf:"varint,7,opt,name=skip,proto3" json:"skip,omitempty"` // pairs to leave out at the front: to go on after damage
+	Skip          int64                  `protobuf:"varint,7,opt,name=skip,proto3" json:"skip,omitempty"`  // pairs to leave out at the front: to go on after damage
+	Scale         []byte                 `protobuf:"bytes,8,opt,name=scale,proto3" json:"scale,omitempty"` // of folds: decimals per lane that values are brought to; empty: none has any
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3735,8 +3776,16 @@ func (x *FetchRequest) GetSkip() int64 {
 	return 0
 }
 
+func (x *FetchRequest) GetScale() []byte {
+	if x != nil {
+		return x.Scale
+	}
+	return nil
+}
+
 // FetchBlock holds pairs: for each, uvarint key length, uvarint payload length, key,
-// payload; compressed with S2 if that is shorter.
+// payload; compressed with S2 if that is shorter. One without pairs says that the
+// worker is at it.
 type FetchBlock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
@@ -4009,7 +4058,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05phase\x18\x06 \x01(\tR\x05phase\x12!\n" +
 	"\fkernel_pairs\x18\a \x01(\x03R\vkernelPairs\x12\x1d\n" +
 	"\n" +
-	"user_pairs\x18\b \x01(\x03R\tuserPairs\"\xd5\x01\n" +
+	"user_pairs\x18\b \x01(\x03R\tuserPairs\"\xe9\x01\n" +
 	"\n" +
 	"OutputLost\x121\n" +
 	"\x06reader\x18\x01 \x01(\v2\x19.quern.cluster.v1.AttemptR\x06reader\x12\x19\n" +
@@ -4017,7 +4066,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06output\x18\x03 \x01(\v2\x19.quern.cluster.v1.AttemptR\x06output\x12\x16\n" +
 	"\x06worker\x18\x04 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x18\n" +
-	"\adamaged\x18\x06 \x01(\bR\adamaged\"8\n" +
+	"\adamaged\x18\x06 \x01(\bR\adamaged\x12\x12\n" +
+	"\x04gone\x18\a \x01(\bR\x04gone\"8\n" +
 	"\n" +
 	"PathCounts\x12\x16\n" +
 	"\x06kernel\x18\x01 \x01(\x03R\x06kernel\x12\x12\n" +
@@ -4117,7 +4167,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05scale\x18\x04 \x01(\fR\x05scale\x12\x14\n" +
 	"\x05bound\x18\x05 \x03(\bR\x05bound\x125\n" +
 	"\aoutputs\x18\x06 \x03(\v2\x1b.quern.cluster.v1.MapOutputR\aoutputs\x12\x1a\n" +
-	"\breceiver\x18\a \x01(\tR\breceiver\"\xb0\x01\n" +
+	"\breceiver\x18\a \x01(\tR\breceiver\"\x89\x02\n" +
 	"\tPushReply\x12\x19\n" +
 	"\bmap_task\x18\x01 \x01(\rR\amapTask\x12\x14\n" +
 	"\x05error\x18\x02 \x01(\tR\x05error\x12\x12\n" +
@@ -4125,7 +4175,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\adamaged\x18\x04 \x01(\bR\adamaged\x12\x14\n" +
 	"\x05reset\x18\x05 \x01(\bR\x05reset\x12\x18\n" +
 	"\astreams\x18\x06 \x01(\rR\astreams\x12\x14\n" +
-	"\x05pairs\x18\a \x01(\x03R\x05pairs\"\xc8\x01\n" +
+	"\x05pairs\x18\a \x01(\x03R\x05pairs\x12\x14\n" +
+	"\x05fatal\x18\b \x01(\bR\x05fatal\x12\x17\n" +
+	"\asum_abs\x18\t \x03(\x04R\x06sumAbs\x12\x14\n" +
+	"\x05alive\x18\n" +
+	" \x01(\bR\x05alive\x12\x12\n" +
+	"\x04pull\x18\v \x01(\bR\x04pull\"\xde\x01\n" +
 	"\fFetchRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x19\n" +
 	"\bmap_task\x18\x02 \x01(\rR\amapTask\x123\n" +
@@ -4133,7 +4188,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\tpartition\x18\x04 \x01(\rR\tpartition\x12\x10\n" +
 	"\x03low\x18\x05 \x01(\fR\x03low\x12\x12\n" +
 	"\x04high\x18\x06 \x01(\fR\x04high\x12\x12\n" +
-	"\x04skip\x18\a \x01(\x03R\x04skip\"\x82\x01\n" +
+	"\x04skip\x18\a \x01(\x03R\x04skip\x12\x14\n" +
+	"\x05scale\x18\b \x01(\fR\x05scale\"\x82\x01\n" +
 	"\n" +
 	"FetchBlock\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1e\n" +

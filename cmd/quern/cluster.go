@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/cluster"
+	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/spf13/cobra"
+)
+
+// clusterCommands is the group of commands that are about a cluster, accessGroup
+// that of the flags of clusterSettings.
+const (
+	clusterCommands = "cluster"
+	accessGroup     = "access"
+)
+
+// clusterSettings say how the master of a cluster is reached. They belong to no job.
+type clusterSettings struct {
+	Master string `name:"master" help:"the cluster's master, as host or host:port"`
+	Certs  string `name:"certs" help:"folder with certificates (see 'quern certs'); without, the cluster is on this machine alone"`
+	Token  string `name:"token" help:"what the master knows you by; others can see it on a command line, and not in QUERN_TOKEN or a configuration file"`
+}
+
+func newClusterSettings() *clusterSettings { return &clusterSettings{Master: "localhost"} }
+
+// add makes flags of the settings.
+func (s *clusterSettings) add(cmd *cobra.Command) {
+	addFlags(cmd.Flags(), accessGroup, s)
+	_ = cmd.MarkFlagDirname("certs")
+	_ = cmd.RegisterFlagCompletionFunc("master", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("token", cobra.NoFileCompletions)
+}
+
+// dial connects to the master. told is called with what the user is to know meanwhile; nil: nobody
+// is told.
+func (s *clusterSettings) dial(ctx context.Context, told func(string)) (*cluster.Client, error) {
+	if s.Token == "" && s.Certs != "" {
+		var err error
+		if s.Token, err = ownToken(s.Certs); err != nil {
+			return nil, err
+		}
+	}
+	o := cluster.DialOptions{Certs: s.Certs, Token: s.Token, Version: thisBuild().Version}
+	if told != nil {
+		o.Lost = func(err error) { told(oneLine(err) + "; the job goes on without us, and we try again") }
+	}
+	return cluster.Dial(ctx, s.Master, o)
+}
+
+// clusterAction is what a command asks of a cluster.
+type clusterAction func(cmd *cobra.Command, client *cluster.Client, args []string) error
+
+// clusterCommand completes a command that asks something of a cluster.
+func (a *app) clusterCommand(cmd *cobra.Command, act clusterAction) *cobra.Command {
+	settings := newClusterSettings()
+	cmd.GroupID = clusterCommands
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if _, err := a.configure(cmd, ""); err != nil {
+			return err
+		}
+		client, err := settings.dial(cmd.Context(), a.tell)
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		return act(cmd, client, args)
+	}
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	settings.add(cmd)
+	return cmd
+}
+
+// tell says something on standard error in between.
+func (a *app) tell(text string) { fmt.Fprintln(a.stderr, "quern: "+text) }
+
+// leftError says that we stopped looking at something that goes on.
+type leftError struct {
+	cause error
+	text  string
+	next  string // what to do; "": nothing
+}
+
+func (e *leftError) Error() string { return fmt.Sprintf("%v; %s", e.cause, e.text) }
+func (e *leftError) Unwrap() error { return e.cause }
+
+// leftJob is the leftError of a job.
+func leftJob(cause error, id string) *leftError {
+	id = shortID(id)
+	return &leftError{cause, "job " + id + " goes on", fmt.Sprintf("'quern status --follow %s' follows it, 'quern cancel %s' ends it", id, id)}
+}
+
+// followed is what a job that was followed came to.
+type followed struct {
+	status *api.JobStatus // the last one
+	result *mapreduce.Result
+}
+
+// follow waits for a job and shows how far it is. It returns the last status, too.
+func follow(ctx context.Context, h *cluster.Handle, d display) (followed, error) {
+	var o followed
+	var err error
+	o.result, err = h.Wait(ctx, func(s *api.JobStatus) {
+		o.status = s
+		d.showJob(s)
+	})
+	d.hide()
+	if stopped := interruption(ctx); stopped != nil && err != nil {
+		return o, leftJob(stopped, h.ID())
+	}
+	return o, err
+}
+
+// shortID is how a job's id is shown: the beginning of it that tells jobs apart.
+func shortID(id string) string {
+	const shown = 12
+	if _, err := hex.DecodeString(id); err == nil && len(id) > shown {
+		return id[:shown]
+	}
+	return id
+}
+
+// stateText is a state in words.
+func stateText(s api.JobState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "JOB_"))
+}
+
+// jobError makes an error of a job that ended badly into one with our exit codes.
+type jobError struct {
+	err    *cluster.JobError
+	places places
+}
+
+func (e *jobError) Error() string { return e.err.Error() }
+func (e *jobError) Unwrap() error { return e.err }
+
+// code is the exit code of a job that failed on a cluster. Errors come from there as text, so their kinds are
+// found in it.
+func (e *jobError) code() int {
+	if errors.Is(e.err, cluster.ErrCancelled) {
+		return exitCancelled
+	}
+	return e.places.exitCodeOfText(e.err.Status.GetError())
+}
+
+// ms returns a time of the control plane.
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/quernmr/quern/bpf"
+	"github.com/quernmr/quern/internal/netlab"
+)
+
+// built is the executable under test, made once.
+var built struct {
+	once   sync.Once
+	folder string
+	err    error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.folder != "" {
+		_ = os.RemoveAll(built.folder)
+	}
+	os.Exit(code)
+}
+
+// executable builds quern, or skips the test where there can be no lab.
+func executable(t *testing.T) string {
+	t.Helper()
+	if err := netlab.Available(); err != nil {
+		t.Skip(err)
+	}
+	built.once.Do(func() {
+		if built.folder, built.err = os.MkdirTemp("", "quern-chaos-test-"); built.err != nil {
+			return
+		}
+		out, err := exec.Command("go", "build", "-o", filepath.Join(built.folder, "quern"), "github.com/quernmr/quern/cmd/quern").CombinedOutput()
+		if err != nil {
+			built.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return filepath.Join(built.folder, "quern")
+}
+
+// kernelFolds says whether programs can fold here.
+func kernelFolds(t *testing.T) bool {
+	t.Helper()
+	_, err := bpf.SelfTest()
+	if err != nil {
+		t.Logf("user space folds alone: %v", err)
+	}
+	return err == nil
+}
+
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s=%s: %v", name, text, err)
+	}
+	return n
+}
+
+// TestChaos runs scenarios: a few, or as many as QUERN_CHAOS_RUNS says, from seed
+// QUERN_CHAOS_SEED on.
+func TestChaos(t *testing.T) {
+	quern := executable(t)
+	sample := 3
+	if testing.Short() {
+		sample = 1
+	}
+	if os.Getenv("QUERN_LONG") != "" {
+		sample = 200
+	}
+	runs, first := number(t, "QUERN_CHAOS_RUNS", sample), number(t, "QUERN_CHAOS_SEED", 1)
+	b, err := NewBench(quern, t.TempDir(), uint64(first))
+	if err != nil {
+		t.Fatal(err)
+	}
+	kernel := kernelFolds(t)
+	var struck, failed int
+	var folded int64
+	for seed := first; seed < first+runs; seed++ {
+		s := NewScenario(uint64(seed), kernel)
+		report, err := b.Run(t.Context(), s)
+		if err != nil {
+			failed++
+			t.Errorf("%v\n%v\nto repeat: make chaos RUNS=1 SEED=%d", s, err, seed)
+			continue
+		}
+		struck += report.Struck
+		folded += report.Kernel
+		t.Logf("%v\n  %v", s, report)
+	}
+	t.Logf("%d runs, %d failed, %d events, %d pairs folded in the kernel", runs, failed, struck, folded)
+	if runs >= 3 && failed == 0 && (struck == 0 || kernel && folded == 0) {
+		t.Errorf("%d events, %d pairs of the kernel's: both were to be tried", struck, folded)
+	}
+}

@@ -1,0 +1,659 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/quernmr/quern/bpf"
+	"github.com/quernmr/quern/internal/labcluster"
+	"github.com/quernmr/quern/internal/netlab"
+	"golang.org/x/sys/unix"
+)
+
+// Limits of a run. They are generous: the machine may be slow, and it may do other things.
+const (
+	comeUp  = 90 * time.Second  // for a cluster to be there
+	jobTime = 240 * time.Second // for a job, whatever happens to it
+	stopIn  = 30 * time.Second  // for a process to stop when it is asked to
+	settle  = 30 * time.Second  // for what a job has left to be cleaned up
+)
+
+// noWorkers is how long a job waits for workers before it fails.
+const noWorkers = 15 * time.Second
+
+// Bench is where scenarios are run: an executable, a folder, inputs and what the local
+// engine makes of them.
+type Bench struct {
+	Quern string
+	Dir   string
+	Input *Input
+	// Environ is the environment of all processes.
+	Environ []string
+	// Say is told what happens. nil: nobody is.
+	Say func(format string, args ...any)
+
+	mu   sync.Mutex
+	want map[string]string // folder of the local engine's output by job
+}
+
+// NewBench makes the inputs of a seed in a folder.
+func NewBench(quern, dir string, seed uint64) (*Bench, error) {
+	in, err := WriteInput(dir, seed)
+	if err != nil {
+		return nil, err
+	}
+	return &Bench{Quern: quern, Dir: dir, Input: in, Environ: os.Environ(), want: map[string]string{}}, nil
+}
+
+func (b *Bench) say(format string, args ...any) {
+	if b.Say != nil {
+		b.Say(format, args...)
+	}
+}
+
+// Want returns the folder with what the local engine makes of a job.
+func (b *Bench) Want(ctx context.Context, job string) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if dir, ok := b.want[job]; ok {
+		return dir, nil
+	}
+	dir := filepath.Join(b.Dir, "local-"+job)
+	cmd := exec.CommandContext(ctx, b.Quern, append(b.Input.Command(job), "-o", dir, "--quiet")...)
+	cmd.Env = []string{"HOME=" + b.Dir, "PATH=" + os.Getenv("PATH")}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("run %s locally: %w: %s", job, err, out)
+	}
+	b.want[job] = dir
+	return dir, nil
+}
+
+// Report says what a run showed.
+type Report struct {
+	OK      bool // else the job ended with an error, as it might
+	Error   string
+	Seconds float64 // that the job took
+	Struck  int     // events that met somebody while the job ran
+	Kernel  int64   // pairs folded by programs
+	User    int64
+	Pulled  int64
+	Reruns  int64
+	Resets  int64
+	Lost    int64 // attempts
+	Failed  int64
+}
+
+func (r *Report) String() string {
+	if !r.OK {
+		return fmt.Sprintf("an error after %.1f s: %s", r.Seconds, r.Error)
+	}
+	return fmt.Sprintf("%.1f s, %d events while it ran; pairs: %d kernel, %d user space, %d pulled; attempts: %d lost, %d failed; %d maps again, %d resets",
+		r.Seconds, r.Struck, r.Kernel, r.User, r.Pulled, r.Lost, r.Failed, r.Reruns, r.Resets)
+}
+
+// run is one run of a scenario.
+type run struct {
+	bench    *Bench
+	scenario *Scenario
+	dir      string
+	lab      *netlab.Lab
+	cluster  *labcluster.Cluster
+	mounted  []string
+	struck   int
+	mu       sync.Mutex
+	busy     map[string]*sync.Mutex // per process: events about one follow each other
+}
+
+// Run runs a scenario and returns what it showed, and all that is wrong with it.
+func (b *Bench) Run(ctx context.Context, s *Scenario) (report *Report, err error) {
+	want, err := b.Want(ctx, s.Job)
+	if err != nil {
+		return nil, err
+	}
+	r := &run{bench: b, scenario: s, dir: filepath.Join(b.Dir, fmt.Sprintf("seed-%d", s.Seed)), busy: map[string]*sync.Mutex{}}
+	if err := os.MkdirAll(filepath.Join(r.dir, "out"), 0o755); err != nil {
+		return nil, fmt.Errorf("prepare a run: %w", err)
+	}
+	defer func() { err = errors.Join(err, r.remove(err == nil)) }()
+	if r.lab, err = netlab.New(netlab.Options{Hosts: s.Hosts, Seed: s.Seed}); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.lab.Close()) }()
+	if err := r.start(ctx); err != nil {
+		return nil, r.withLogs(err)
+	}
+	report, err = r.job(ctx, want)
+	if err == nil {
+		err = r.checkAfter(ctx)
+	}
+	if stopErr := r.stop(); err == nil || stopErr == nil {
+		err = errors.Join(err, stopErr)
+	}
+	return report, r.withLogs(err)
+}
+
+func (r *run) withLogs(err error) error {
+	if err == nil || r.cluster == nil {
+		return err
+	}
+	return fmt.Errorf("%w\n%s", err, r.cluster.Logs())
+}
+
+// Sizes of the small file systems.
+const (
+	smallDisk    = 24 << 20
+	smallJournal = 6 << 20
+)
+
+func (r *run) mount(dir string, size int64) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("prepare a small file system: %w", err)
+	}
+	if err := unix.Mount("quern-chaos", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		return fmt.Errorf("mount a small file system: %w", err)
+	}
+	r.mounted = append(r.mounted, dir)
+	return nil
+}
+
+func (r *run) start(ctx context.Context) error {
+	s := r.scenario
+	o := labcluster.Options{
+		Quern: r.bench.Quern, Dir: filepath.Join(r.dir, "cluster"), Slots: s.Slots, Lease: s.Lease, Environ: r.bench.Environ,
+		MasterArgs: []string{"--no-workers", noWorkers.String()},
+		WorkerArgs: func(host int) []string {
+			args := []string{"--room", "1MiB"}
+			if s.Shuffle == User || s.Shuffle == Mixed && host%2 == 0 {
+				args = append(args, "--shuffle", "user")
+			}
+			return args
+		},
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return fmt.Errorf("prepare a run: %w", err)
+	}
+	if s.SmallDisk > 0 {
+		dir := o.DirOf(s.SmallDisk)
+		if err := r.mount(dir, smallDisk); err != nil {
+			return err
+		}
+	}
+	if s.SmallJournal {
+		o.MasterDir = filepath.Join(o.Dir, "master")
+		if err := r.mount(o.MasterDir, smallJournal); err != nil {
+			return err
+		}
+	}
+	if s.Shuffle != User {
+		o.Shuffle = "kernel"
+	}
+	var err error
+	if r.cluster, err = labcluster.New(r.lab, o); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, comeUp)
+	defer cancel()
+	if err := r.cluster.Start(ctx); err != nil {
+		return err
+	}
+	return r.lab.SetFaults(s.Faults)
+}
+
+// job submits the job, lets happen what is to happen, and looks at what comes out.
+func (r *run) job(ctx context.Context, want string) (*Report, error) {
+	s := r.scenario
+	out := filepath.Join(r.dir, "out", "result")
+	jobCtx, cancel := context.WithTimeout(ctx, jobTime)
+	defer cancel()
+	args := append(append([]string{"submit"}, r.bench.Input.Command(s.Job)...), "-o", out, "--json", "--quiet")
+	cmd := r.cluster.Command(jobCtx, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("submit: %w", err)
+	}
+	eventsCtx, ended := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	errs := make([]error, len(s.Events))
+	for i, e := range s.Events {
+		wg.Go(func() { errs[i] = r.happen(eventsCtx, e) })
+	}
+	waitErr := cmd.Wait()
+	report := &Report{OK: waitErr == nil, Seconds: time.Since(begin).Seconds()}
+	ended()
+	wg.Wait()
+	report.Struck = r.struck
+	if err := errors.Join(errs...); err != nil {
+		return report, fmt.Errorf("what was to happen: %w", err)
+	}
+	if jobCtx.Err() != nil && waitErr != nil {
+		return report, fmt.Errorf("the job has not ended within %v: %s", jobTime, tail(stderr.String()))
+	}
+	report.fill(lastLine(stderr.String()))
+	if waitErr != nil {
+		report.Error = tail(stderr.String())
+		return report, r.checkError(cmd.ProcessState, stderr.String(), out)
+	}
+	if stdout.Len() > 0 {
+		return report, fmt.Errorf("there is something on standard output: %.200q", stdout.String())
+	}
+	if err := checkSummary(lastLine(stderr.String())); err != nil {
+		return report, err
+	}
+	if err := sameTree(out, want); err != nil {
+		return report, err
+	}
+	return report, r.checkOutputs("result")
+}
+
+// checkOutputs looks for what is in the output's parent folder and should not be there.
+func (r *run) checkOutputs(spared string) error {
+	parent := filepath.Join(r.dir, "out")
+	return within(settle, func() error {
+		list, err := os.ReadDir(parent)
+		if err != nil {
+			return fmt.Errorf("look at the outputs: %w", err)
+		}
+		for _, e := range list {
+			if e.Name() != spared {
+				return fmt.Errorf("left beside the output: %s", e.Name())
+			}
+		}
+		return nil
+	})
+}
+
+// checkError looks at a job that failed: it may, the error is one line, and nothing is left.
+func (r *run) checkError(state *os.ProcessState, stderr, out string) error {
+	var complaints int
+	for line := range strings.Lines(stderr) {
+		if strings.HasPrefix(line, "quern: ") {
+			complaints++
+		}
+	}
+	switch {
+	case !r.scenario.MayFail:
+		return fmt.Errorf("the job failed (%v), though enough was left to run it: %s", state, tail(stderr))
+	case complaints == 0:
+		return fmt.Errorf("the job failed (%v) and does not say why: %s", state, tail(stderr))
+	}
+	if _, err := os.Lstat(out); err == nil {
+		return errors.New("the job failed and left an output")
+	}
+	return nil
+}
+
+// checkSummary looks at the books that a job ends with.
+func checkSummary(line string) error {
+	var summary struct {
+		OK    bool `json:"ok"`
+		Audit struct {
+			PairsEmitted  int64  `json:"pairs_emitted"`
+			PairsCombined int64  `json:"pairs_combined"`
+			PairsFolded   int64  `json:"pairs_folded"`
+			SumCombined   uint64 `json:"sum_check_map"`
+			SumFolded     uint64 `json:"sum_check_drain"`
+		} `json:"audit"`
+	}
+	if err := json.Unmarshal([]byte(line), &summary); err != nil {
+		return fmt.Errorf("read the summary: %w: %.300q", err, line)
+	}
+	a := summary.Audit
+	switch {
+	case !summary.OK:
+		return fmt.Errorf("the summary does not say that all is well: %s", line)
+	case a.PairsEmitted == 0 || a.PairsCombined == 0:
+		return fmt.Errorf("the books are empty: %s", line)
+	case a.PairsCombined != a.PairsFolded || a.SumCombined != a.SumFolded:
+		return fmt.Errorf("the books do not balance: %s", line)
+	}
+	return nil
+}
+
+// fill takes from a summary how the job went.
+func (r *Report) fill(line string) {
+	var s struct {
+		Kernel int64 `json:"pairs_folded_by_kernel"`
+		User   int64 `json:"pairs_folded_in_user_space"`
+		Pulled int64 `json:"pairs_pulled"`
+		Reruns int64 `json:"reruns"`
+		Resets int64 `json:"resets"`
+		Lost   int64 `json:"lost_attempts"`
+		Failed int64 `json:"failed_attempts"`
+	}
+	if json.Unmarshal([]byte(line), &s) == nil {
+		r.Kernel, r.User, r.Pulled, r.Reruns, r.Resets, r.Lost, r.Failed = s.Kernel, s.User, s.Pulled, s.Reruns, s.Resets, s.Lost, s.Failed
+	}
+}
+
+// lastLine returns the JSON object that a run with --json ends with.
+func lastLine(text string) string {
+	text = strings.TrimRight(text, "\n")
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
+
+func tail(text string) string {
+	text = strings.TrimSpace(text)
+	if len(text) > 1500 {
+		text = "..." + text[len(text)-1500:]
+	}
+	return text
+}
+
+// lock makes what happens to one process happen one after the other.
+func (r *run) lock(name string) *sync.Mutex {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.busy[name] == nil {
+		r.busy[name] = &sync.Mutex{}
+	}
+	return r.busy[name]
+}
+
+func (r *run) strike() {
+	r.mu.Lock()
+	r.struck++
+	r.mu.Unlock()
+}
+
+// sleep waits; it returns false if the job has ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// happen lets an event happen and undoes it. When ctx ends before, nothing happens.
+// Undoing is done in any case, at once when ctx ends.
+func (r *run) happen(ctx context.Context, e Event) (err error) {
+	if !sleep(ctx, e.At) {
+		return nil
+	}
+	name := fmt.Sprintf("worker %d", e.Host)
+	switch e.Do {
+	case KillMaster, StopMaster:
+		name = "master"
+	case SpoilLinks, CutHost, FillMaster, FillWorker:
+		name = string(e.Do) + fmt.Sprint(e.Host)
+	}
+	m := r.lock(name)
+	m.Lock()
+	defer m.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	r.bench.say("%v", e)
+	switch e.Do {
+	case KillWorker, DrainWorker:
+		p := r.cluster.Worker(e.Host)
+		if _, gone := p.Ended(); gone {
+			return nil
+		}
+		r.strike()
+		if e.Do == KillWorker {
+			err = p.Kill()
+		} else {
+			err = r.drain(ctx, e.Host, p)
+		}
+		if err != nil || e.For == 0 {
+			return err
+		}
+		sleep(ctx, e.For)
+		return r.cluster.StartWorker(e.Host)
+	case KillMaster:
+		r.strike()
+		if err := r.cluster.Master().Kill(); err != nil {
+			return err
+		}
+		sleep(ctx, e.For)
+		return r.cluster.StartMaster()
+	case StopWorker:
+		return r.pause(ctx, r.cluster.Worker(e.Host), e.For)
+	case StopMaster:
+		return r.pause(ctx, r.cluster.Master(), e.For)
+	case SlowWorker:
+		p := r.cluster.Worker(e.Host)
+		end := time.Now().Add(e.For)
+		for time.Now().Before(end) && ctx.Err() == nil && err == nil {
+			err = r.pause(ctx, p, 200*time.Millisecond)
+			sleep(ctx, 50*time.Millisecond)
+		}
+		return err
+	case KillTask, StopTask:
+		return r.task(ctx, e)
+	case CutHost:
+		r.strike()
+		if err := r.lab.Cut(e.Host); err != nil {
+			return err
+		}
+		sleep(ctx, e.For)
+		return r.lab.Heal(e.Host)
+	case SpoilLinks:
+		r.strike()
+		if err := r.lab.SetFaults(e.Faults); err != nil {
+			return err
+		}
+		sleep(ctx, e.For)
+		return r.lab.SetFaults(r.scenario.Faults)
+	case FillWorker:
+		return r.fill(ctx, r.cluster.Options().DirOf(e.Host), e.For)
+	case FillMaster:
+		return r.fill(ctx, r.cluster.Options().MasterDir, e.For)
+	}
+	return fmt.Errorf("there is no action %q", e.Do)
+}
+
+// drain asks a worker to leave, and waits until it has. A worker whose master is away then
+// can't be asked: it stays.
+func (r *run) drain(ctx context.Context, host int, p *labcluster.Process) error {
+	if out, err := r.cluster.Command(ctx, "worker", "--drain", r.cluster.NameOf(host)).CombinedOutput(); err != nil && ctx.Err() == nil {
+		r.bench.say("drain: %v: %s", err, out)
+		return p.Kill()
+	}
+	select {
+	case <-p.Done():
+		return nil
+	case <-time.After(stopIn):
+		return fmt.Errorf("%s was asked to leave and is there %v later: %s", p.Name, stopIn, p.Tail())
+	}
+}
+
+// pause stops a process, and has it go on.
+func (r *run) pause(ctx context.Context, p *labcluster.Process, d time.Duration) error {
+	if _, gone := p.Ended(); gone {
+		return nil
+	}
+	r.strike()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	sleep(ctx, d)
+	return p.Signal(syscall.SIGCONT)
+}
+
+// task does something to an attempt of a worker, the first that is found within a while.
+func (r *run) task(ctx context.Context, e Event) error {
+	host := r.lab.Host(e.Host)
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(5 * time.Millisecond) {
+		p := r.cluster.Worker(e.Host)
+		if _, gone := p.Ended(); gone {
+			return nil
+		}
+		children, err := childrenOf(host, p.PID())
+		if err != nil {
+			return err
+		}
+		if len(children) == 0 {
+			continue
+		}
+		pid := children[0].pid
+		r.strike()
+		if e.Do == KillTask {
+			return ignoreGone(unix.Kill(pid, unix.SIGKILL))
+		}
+		if err := ignoreGone(unix.Kill(pid, unix.SIGSTOP)); err != nil {
+			return err
+		}
+		sleep(ctx, e.For)
+		// By then the number may be another process's: that takes no harm.
+		return ignoreGone(unix.Kill(pid, unix.SIGCONT))
+	}
+	return nil
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+// fill fills a file system, for a while.
+func (r *run) fill(ctx context.Context, dir string, d time.Duration) error {
+	path := filepath.Join(dir, "ballast")
+	f, err := os.Create(path)
+	if err != nil {
+		return ignoreFull(err)
+	}
+	defer f.Close()
+	r.strike()
+	block := make([]byte, 64<<10)
+	for err == nil {
+		_, err = f.Write(block)
+	}
+	if err = ignoreFull(err); err == nil {
+		sleep(ctx, d)
+	}
+	return errors.Join(err, os.Remove(path))
+}
+
+func ignoreFull(err error) error {
+	if errors.Is(err, unix.ENOSPC) {
+		return nil
+	}
+	return fmt.Errorf("fill a disk: %w", err)
+}
+
+// checkAfter starts again whoever is gone, and looks whether everybody forgets the job.
+func (r *run) checkAfter(ctx context.Context) error {
+	if err := r.lab.SetFaults(netlab.Faults{}); err != nil {
+		return err
+	}
+	if _, gone := r.cluster.Master().Ended(); gone {
+		return fmt.Errorf("the master has ended by itself: %s", r.cluster.Master().Tail())
+	}
+	for h := 1; h <= r.scenario.Hosts; h++ {
+		p := r.cluster.Worker(h)
+		if _, gone := p.Ended(); gone {
+			// Only who was ended on purpose may have.
+			if !r.scenario.ends(h) {
+				return fmt.Errorf("the worker of host %d has ended by itself: %s", h, p.Tail())
+			}
+			if err := r.cluster.StartWorker(h); err != nil {
+				return err
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, comeUp)
+	defer cancel()
+	if err := r.cluster.WaitWorkers(ctx, r.scenario.Hosts); err != nil {
+		return fmt.Errorf("after the job: %w", err)
+	}
+	return within(settle, func() error {
+		for h := 1; h <= r.scenario.Hosts; h++ {
+			children, err := childrenOf(r.lab.Host(h), r.cluster.Worker(h).PID())
+			if err != nil {
+				return err
+			}
+			if len(children) > 0 {
+				return fmt.Errorf("host %d still has processes of a job that is over: %v", h, children)
+			}
+		}
+		return nil
+	})
+}
+
+// ends says whether the scenario ends the worker of a host.
+func (s *Scenario) ends(host int) bool {
+	for _, e := range s.Events {
+		if e.Host == host && (e.Do == KillWorker || e.Do == DrainWorker) {
+			return true
+		}
+	}
+	return false
+}
+
+// stop ends the cluster as an operator does and looks for what is left.
+func (r *run) stop() error {
+	if err := r.cluster.Stop(stopIn); err != nil {
+		return err
+	}
+	for _, h := range r.lab.Hosts() {
+		all, err := processesIn(h)
+		if err != nil {
+			return err
+		}
+		if len(all) > 0 {
+			return fmt.Errorf("left on host %d: %v", h.Number(), all)
+		}
+		programs, err := programsOn(h)
+		if err != nil {
+			return err
+		}
+		if len(programs) > 0 {
+			return fmt.Errorf("left on host %d: %v", h.Number(), programs)
+		}
+		dir := r.cluster.Options().DirOf(h.Number())
+		left, err := entries(dir, func(string) bool { return false })
+		if err != nil {
+			return err
+		}
+		if len(left) > 0 {
+			return fmt.Errorf("left in the folder of worker %d: %q", h.Number(), left)
+		}
+	}
+	return nil
+}
+
+// remove takes the run's folder away, and in it what is mounted; if all is well, nothing is but
+// what was mounted by us.
+func (r *run) remove(wellDone bool) error {
+	mounts, err := mountsBelow(r.dir)
+	for _, m := range mounts {
+		known := false
+		for _, own := range r.mounted {
+			known = known || m == own
+		}
+		if !known && wellDone {
+			err = errors.Join(err, fmt.Errorf("left mounted: %s", m))
+		}
+	}
+	// Instances of the kernel's programs whose process was killed hold mounts.
+	for _, root := range []string{filepath.Join(r.dir, "cluster")} {
+		list, _ := os.ReadDir(root)
+		for _, e := range list {
+			_, cleanErr := bpf.CleanAll(filepath.Join(root, e.Name()))
+			err = errors.Join(err, cleanErr)
+		}
+	}
+	for _, m := range r.mounted {
+		err = errors.Join(err, unix.Unmount(m, unix.MNT_DETACH))
+	}
+	return errors.Join(err, os.RemoveAll(r.dir))
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command program is a user's program that tests of a cluster submit: slow, or not
+// deterministic, as its flags say.
+//
+// Every line of the input holds a number of keys. Each of them is emitted with the value
+// 1, or with -random, with a value that the process draws once: then all keys have the same
+// sum if and only if every split's values come from one attempt.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"time"
+
+	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/input"
+	"github.com/quernmr/quern/mapreduce/output"
+)
+
+func main() {
+	dir := flag.String("o", "", "folder of the result")
+	parts := flag.Int("parts", 4, "number of parts")
+	keys := flag.Int("keys", 100, "keys of every line")
+	split := flag.Int64("split", 1<<10, "bytes of a split")
+	mapping := flag.Duration("map", 0, "pause for every line")
+	reducing := flag.Duration("reduce", 0, "pause for every key")
+	random := flag.Bool("random", false, "values differ from process to process")
+	grouped := flag.Bool("grouped", false, "reduce by a function")
+	flag.Parse()
+	value := int64(1)
+	if *random {
+		value = rand.Int64N(1 << 40)
+	}
+	job := &mapreduce.Job[string, int64, int64]{
+		Name: "program",
+		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, int64]) error {
+			time.Sleep(*mapping)
+			for i := range *keys {
+				emit.Emit(fmt.Sprintf("key%05d", i), value)
+			}
+			return nil
+		},
+		Keep: func(string, int64) bool {
+			time.Sleep(*reducing)
+			return true
+		},
+		Columns: []string{"sum"},
+	}
+	if *grouped {
+		job.Reduce = func(_ string, values iter.Seq[int64], yield func(int64)) error {
+			var sum int64
+			for v := range values {
+				sum += v
+			}
+			yield(sum)
+			return nil
+		}
+	} else {
+		job.Fold = mapreduce.Sum[int64]()
+	}
+	_, err := mapreduce.Run(context.Background(), job, mapreduce.Options{
+		Inputs: flag.Args(), Input: input.Options{SplitSize: *split}, Output: output.Dir(*dir, output.DirOptions{}), Partitions: *parts,
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "program:", err)
+		os.Exit(1)
+	}
+}

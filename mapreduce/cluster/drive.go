@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+
+	"github.com/quernmr/quern/mapreduce/task"
+)
+
+// ErrNoCall is returned by Drive for a program that ended well and has run no job.
+var ErrNoCall = errors.New("the program ended without running a job: it is to call mapreduce.Run, or Job.Run")
+
+// Drive runs a program that has not been started yet, and has run do its jobs: run is called for
+// each call of Run that the program makes, one after the other, and what it returns is
+// what that call returns there. earlier has the results of the calls before, as Program.Earlier
+// wants them.
+//
+// The program is ended when ctx ends, or run returns an error, which is then Drive's. Errors
+// of the program itself are *exec.ExitError.
+func Drive(ctx context.Context, cmd *exec.Cmd, run func(ctx context.Context, call *task.Call, earlier [][]byte) (task.CallResult, error)) (err error) {
+	conn, err := task.Pipe(cmd)
+	if err != nil {
+		return err
+	}
+	err = cmd.Start()
+	conn.Started()
+	if err != nil {
+		return errors.Join(fmt.Errorf("start the program: %w", err), conn.Close())
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the program ends then
+	served := make(chan error, 1)
+	calls := 0
+	go func() { served <- serve(ctx, conn, &calls, run) }()
+
+	failed := <-served
+	if failed != nil {
+		cancel(failed)
+		_ = cmd.Process.Kill() // it may have ended
+	}
+	waited := cmd.Wait()
+	stop()
+	_ = conn.Close() // nobody reads it
+	ended := context.Cause(ctx)
+	cancel(nil)
+	switch {
+	case ended != nil:
+		return ended
+	case failed != nil:
+		return failed
+	case waited != nil:
+		return waited
+	case calls == 0:
+		return ErrNoCall
+	}
+	return nil
+}
+
+// serve answers a program's calls until it closes the connection.
+func serve(ctx context.Context, conn *task.Conn, calls *int, run func(context.Context, *task.Call, [][]byte) (task.CallResult, error)) error {
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	var earlier [][]byte
+	// It fits into the pipe, whether the program ever reads it or not; if the program has ended, Recv tells.
+	_ = conn.Send(&task.Request{Protocol: task.Protocol, Kind: task.Drive, Job: hex.EncodeToString(id[:])})
+	for {
+		reply, err := conn.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("the program: %w", err)
+		case reply.Error != nil:
+			return reply.Error
+		case reply.Call == nil:
+			continue
+		}
+		*calls++
+		if reply.Call.Call != len(earlier) {
+			return fmt.Errorf("the program's call %d of Run came as number %d", reply.Call.Call, len(earlier))
+		}
+		result, err := run(ctx, reply.Call, earlier)
+		if err != nil {
+			return err
+		}
+		b, err := json.Marshal(result)
+		if err != nil {
+			return fmt.Errorf("the result of call %d: %w", reply.Call.Call, err)
+		}
+		earlier = append(earlier, b)
+		if err := conn.Send(&result); err != nil {
+			return err // it ended meanwhile
+		}
+	}
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/quernmr/quern/mapreduce/cluster/api"
+)
+
+// What may go wrong, beside what is wrong with a job itself. Errors of this package wrap
+// one of these where one of them is the reason.
+var (
+	// ErrUnreachable means that no master answers at the address.
+	ErrUnreachable = errors.New("no master answers")
+	// ErrRefused means that the master does not take the token or the certificate.
+	ErrRefused = errors.New("the master refuses access")
+	// ErrVersion means that this program and the master do not understand each other.
+	ErrVersion = errors.New("the versions do not fit")
+	// ErrUnknownJob means that the cluster has no such job.
+	ErrUnknownJob = errors.New("unknown job")
+	// ErrUnknownWorker means that the cluster has no such worker.
+	ErrUnknownWorker = errors.New("unknown worker")
+	// ErrProgram means that a program can't be sent to workers as it is.
+	ErrProgram = errors.New("the program can't be run by workers")
+	// ErrFailed is what the error of a job is that has failed.
+	ErrFailed = errors.New("the job failed")
+	// ErrCancelled is what the error of a job is that somebody has cancelled.
+	ErrCancelled = errors.New("the job was cancelled")
+)
+
+// JobError is the error of a job that ended without a result. It is ErrFailed or ErrCancelled.
+type JobError struct {
+	Status *api.JobStatus
+}
+
+func (e *JobError) Error() string {
+	s := e.Status
+	if s.GetError() == "" {
+		return fmt.Sprintf("%v (job %s)", e.Unwrap(), s.GetJob())
+	}
+	return fmt.Sprintf("%v: %s (job %s)", e.Unwrap(), s.GetError(), s.GetJob())
+}
+
+// Unwrap returns ErrFailed or ErrCancelled.
+func (e *JobError) Unwrap() error {
+	if e.Status.GetState() == api.JobState_JOB_CANCELLED {
+		return ErrCancelled
+	}
+	return ErrFailed
+}
+
+// transient says whether a call may succeed when it is repeated, since the master is not there now.
+func transient(err error) bool { return status.Code(err) == codes.Unavailable }
+
+// explain makes an error of this package of one of a call. notFound is what the master
+// does not know if it says so.
+func (c *Client) explain(ctx context.Context, err, notFound error) error {
+	if err == nil {
+		return nil
+	}
+	if ended := context.Cause(ctx); ended != nil {
+		return ended
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return err // our own
+	}
+	switch s.Code() {
+	case codes.Unavailable:
+		return fmt.Errorf("%w at %s: %s", ErrUnreachable, c.address, s.Message())
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("%w at %s in time", ErrUnreachable, c.address)
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return fmt.Errorf("%w: %s", ErrRefused, s.Message())
+	case codes.Unimplemented:
+		return fmt.Errorf("%w: what answers at %s does not know this call: %s", ErrVersion, c.address, s.Message())
+	case codes.NotFound:
+		if notFound != nil {
+			return fmt.Errorf("%w: %s", notFound, s.Message())
+		}
+	case codes.FailedPrecondition:
+		if c.about != nil && c.about.GetProtocol() != api.Protocol {
+			return fmt.Errorf("%w: %s", ErrVersion, s.Message())
+		}
+	}
+	return errors.New(s.Message())
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package master
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/mapreduce/task"
+	"github.com/quernmr/quern/master/journal"
+	"github.com/quernmr/quern/master/schedule"
+)
+
+// restore takes over what the journal has.
+func (m *Master) restore() error {
+	content, err := m.journal.Load()
+	if err != nil {
+		return err
+	}
+	cfg := m.opts.Schedule
+	cfg.Epoch = m.journal.Epoch()
+	m.state = schedule.New(cfg)
+	for i := range content.History {
+		h := &content.History[i]
+		m.seq = max(m.seq, h.Seq)
+		m.history = append(m.history, h)
+		m.byID[h.ID] = h
+		if h.Key != "" {
+			m.keys[submitKey(h.User, h.Key)] = h.ID
+		}
+	}
+	for _, w := range content.Workers {
+		h := &api.Hello{}
+		if err := proto.Unmarshal(w.Hello, h); err != nil {
+			return fmt.Errorf("%w: worker %s: %w", journal.ErrDamaged, w.ID, err)
+		}
+		m.expect(w.ID, h)
+	}
+	var jobs []schedule.RestoredJob
+	var published []*job
+	var asked []schedule.Event
+	for _, r := range content.Running {
+		j, err := m.restoreJob(r)
+		if err != nil {
+			return fmt.Errorf("job %s: %w", r.Job.ID, err)
+		}
+		m.seq = max(m.seq, r.Job.Seq)
+		m.jobs[j.rec.ID] = j
+		if j.rec.Key != "" {
+			m.keys[submitKey(j.rec.User, j.rec.Key)] = j.rec.ID
+		}
+		if j.commit != nil {
+			published = append(published, j)
+			continue
+		}
+		restored := schedule.RestoredJob{Job: j.spec(), StageAttempts: r.Resets}
+		if j.plan != nil {
+			restored.Planned = j.planned()
+		}
+		if e := j.ending; e != nil {
+			if e.Aborting && j.plan != nil {
+				restored.Aborting, restored.Ending, restored.Cancelled = true, e.Reason, e.Cancelled
+			} else {
+				asked = append(asked, schedule.JobCancelled{ID: j.rec.ID, Reason: e.Reason})
+			}
+		}
+		for i := range r.Maps {
+			c := &r.Maps[i]
+			m.expect(c.Worker, &api.Hello{Worker: c.Worker, Name: c.Worker})
+			restored.Commits = append(restored.Commits, schedule.Finished{Attempt: c.Attempt, Worker: c.Worker, Digests: digests(&c.Result)})
+		}
+		for i := range r.Reduces {
+			c := &r.Reduces[i]
+			restored.Commits = append(restored.Commits, schedule.Finished{Attempt: c.Attempt, Worker: c.Worker})
+		}
+		jobs = append(jobs, restored)
+	}
+	for id := range m.workers {
+		m.apply(schedule.WorkerExpected{ID: id})
+	}
+	m.applying = true
+	for _, a := range m.state.Restore(m.clock.now(), jobs) {
+		m.act(a)
+	}
+	m.applying = false
+	m.apply(asked...)
+	for _, j := range published {
+		m.ended(j, schedule.JobEnded{Job: j.rec.ID})
+	}
+	m.prune()
+	return nil
+}
+
+// expect notes a worker of the time before this start. It has a whole lease to come back.
+func (m *Master) expect(id string, h *api.Hello) {
+	if m.workers[id] == nil {
+		m.workers[id] = &worker{id: id, hello: h}
+	}
+}
+
+func (m *Master) restoreJob(r *journal.Running) (*job, error) {
+	submit := &api.SubmitRequest{}
+	if err := proto.Unmarshal(r.Job.Submit, submit); err != nil {
+		return nil, fmt.Errorf("%w: its submission: %w", journal.ErrDamaged, err)
+	}
+	j := newJob(r.Job, submit)
+	j.ending, j.commit, j.commitBy = r.Ending, r.Commit, r.CommitBy
+	for _, n := range r.Resets {
+		j.resets += int(n)
+	}
+	if r.Plan == nil {
+		return j, nil
+	}
+	splits, err := task.ParsePlan(r.Plan.Result.Plan)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", journal.ErrDamaged, err)
+	}
+	m.setPlan(j, r.Plan, splits)
+	j.totals = r.Totals
+	// The scale never falls, not even if the map task that had it was run again and has it no more.
+	j.ledger.raise(r.Totals.Scale)
+	for i := range r.Maps {
+		c := &r.Maps[i]
+		n := c.Attempt.Task
+		if int64(n) >= int64(j.ledger.maps) || j.ledger.outputs[n].done {
+			return nil, fmt.Errorf("%w: map %d of %d", journal.ErrDamaged, n, j.ledger.maps)
+		}
+		if err := j.ledger.check(&c.Result); err != nil {
+			return nil, fmt.Errorf("%w: map %d: %w", journal.ErrDamaged, n, err)
+		}
+		j.ledger.add(c)
+		if c.Moved {
+			j.reruns++
+		}
+		if r.Plan.Result.TotalOrder && !j.totals.Cut && len(c.Result.Sample) > 0 {
+			j.sample(c.Result.Sample)
+		}
+	}
+	for i := range r.Reduces {
+		c := &r.Reduces[i]
+		n := c.Attempt.Task
+		if int64(n) >= int64(len(j.reduces)) || j.reduces[n] != nil {
+			return nil, fmt.Errorf("%w: reduce %d of %d", journal.ErrDamaged, n, len(j.reduces))
+		}
+		j.reduces[n] = c
+		j.reduced++
+	}
+	return j, nil
+}

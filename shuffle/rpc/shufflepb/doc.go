@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package shufflepb is the messages and the service of package rpc, made from
+// shuffle.proto.
+package shufflepb
+
+//go:generate ../../../scripts/protoc shuffle.proto
