@@ -98,7 +98,7 @@ type engine struct {
 }
 
 // Run runs the job in this process on all cores.
-func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (*Result, error) {
+func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (res *Result, err error) {
 	p, err := j.compile()
 	if here != nil {
 		if err != nil {
@@ -106,6 +106,8 @@ func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (*Result, error) {
 		}
 		return here.run(ctx, p, j.Name, nil, opts)
 	}
+	_, done := countCall()
+	defer func() { done(res, err) }()
 	if err != nil {
 		return nil, err
 	}

@@ -214,8 +214,10 @@ var shapes = map[string]func(opts *mapreduce.Options) mapreduce.Runnable{
 				for range bytes.Lines(b.Data) {
 					n++
 				}
-				emit.Emit([]byte(filepath.Base(b.File.Path)+strconv.Itoa(b.File.Index)), n)
 				emit.AddRecords(n)
+				for ; n > 0; n-- {
+					emit.Emit([]byte(filepath.Base(b.File.Path)+strconv.Itoa(b.File.Index)), 1)
+				}
 				return nil
 			}
 		}

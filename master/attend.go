@@ -278,7 +278,7 @@ func (m *Master) report(w *worker, msg *api.WorkerMessage) {
 			continue
 		}
 		m.log.Warn("a map output can't be had", "output", describe(output), "reader", describe(reader), "from", l.Worker, "error", l.Error)
-		events = append(events, schedule.OutputLost{Reader: reader, Output: output, Worker: l.Worker, Error: l.Error, Certain: l.Damaged})
+		events = append(events, schedule.OutputLost{Reader: reader, Output: output, Worker: l.Worker, Error: l.Error, Certain: l.Damaged || l.Gone})
 	}
 	if msg.Counts != nil {
 		w.counts = msg.Counts

@@ -608,7 +608,7 @@ func testLog() *slog.Logger {
 func startMaster(t testing.TB, change ...func(*Options)) *testMaster {
 	t.Helper()
 	opts := Options{
-		Dir: t.TempDir(), Address: "127.0.0.1:0", Version: testVersion, Lease: 2 * time.Second, Log: testLog(),
+		Dir: t.TempDir(), Address: "127.0.0.1:0", Version: testVersion, Lease: 2 * time.Second, Log: testLog(), noSync: true,
 		Schedule: schedule.Config{Backoff: time.Millisecond, LocalWait: -1, Speculate: -1, Settle: 200 * time.Millisecond},
 	}
 	for _, c := range change {

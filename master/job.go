@@ -416,7 +416,8 @@ func (j *job) result(now time.Time) *mapreduce.Result {
 			r.Audit.Rows += d.Result.Rows
 		}
 	}
-	r.Audit.PairsFolded = f.pairs
+	// Pieces of sums beyond 64 bits are one pair; see wide.
+	r.Audit.PairsFolded = min(f.pairs, t.combined)
 	for _, c := range f.check {
 		r.Audit.SumFolded += c
 	}

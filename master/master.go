@@ -97,6 +97,9 @@ func New(opts Options) (m *Master, err error) {
 		return nil, err
 	}
 	undo = append(undo, m.journal)
+	if opts.noSync {
+		m.journal.DontSync()
+	}
 	if m.blobs, err = blobs.Open(filepath.Join(opts.Dir, "blobs"), opts.Limits.Blob); err != nil {
 		return nil, err
 	}

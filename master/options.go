@@ -75,7 +75,9 @@ type Options struct {
 	// Version is that of this build. Workers, and who submits ready-made jobs, must have the same.
 	Version string
 
-	clock clock // of tests
+	// Of tests.
+	clock  clock
+	noSync bool
 }
 
 // clock is time since some moment, and timers.

@@ -37,6 +37,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
+var leaked [][]byte
+
 // program counts the words of os.Args[1] into the folder os.Args[2], or of those that a job
 // file names ("run FILE"). With some programs words do more than be counted.
 func program(how string) {
@@ -65,6 +67,15 @@ func program(how string) {
 				os.Exit(4)
 			case "error":
 				return errors.New("this word is not welcome")
+			case "leak":
+				for {
+					b := make([]byte, 4<<20)
+					for i := 0; i < len(b); i += 4096 {
+						b[i] = 1
+					}
+					leaked = append(leaked, b)
+					time.Sleep(5 * time.Millisecond)
+				}
 			case "say":
 				fmt.Println("a word:", string(word))
 			case "wait": // for a file to be there

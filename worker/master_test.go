@@ -46,6 +46,7 @@ type master struct {
 	t       *testing.T
 	address string
 	server  *grpc.Server
+	ended   chan struct{} // closed when the address is free
 	creds   credentials.TransportCredentials
 
 	mu       sync.Mutex
@@ -75,17 +76,29 @@ func newMaster(t *testing.T) *master {
 
 func (m *master) start(address string) {
 	m.t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	var l net.Listener
+	wait(m.t, address+" is free", func() (ok bool) {
+		// A child that is being started may still have the old listener for a moment.
+		var err error
+		l, err = net.Listen("tcp", address)
+		return err == nil
+	})
 	m.address = l.Addr().String()
 	m.server = grpc.NewServer(grpc.MaxRecvMsgSize(MaxMessage), grpc.Creds(m.creds))
 	api.RegisterAttendanceServer(m.server, m)
-	go func() { _ = m.server.Serve(l) }()
+	served := make(chan struct{})
+	m.ended = served
+	server := m.server
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
 }
 
-func (m *master) stop() { m.server.Stop() }
+func (m *master) stop() {
+	m.server.Stop()
+	<-m.ended
+}
 
 func (m *master) Attend(s grpc.BidiStreamingServer[api.WorkerMessage, api.MasterMessage]) error {
 	first, err := s.Recv()

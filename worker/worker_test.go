@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -269,10 +270,12 @@ func TestFailures(t *testing.T) {
 		{"no input", func() (*api.FinishRequest, *task.Error) {
 			return plan("plain", func(l *api.Launch) { l.Program.Args[0] = "/no/such/file" })
 		}, true, false, "/no/such/file", ""},
-		{"arguments", func() (*api.FinishRequest, *task.Error) {
-			return plan("plain", func(l *api.Launch) { l.Program.Args = nil })
+		{
+			"arguments", func() (*api.FinishRequest, *task.Error) {
+				return plan("plain", func(l *api.Launch) { l.Program.Args = nil })
+			},
+			false, false, "ended with status 2 before it reached its call of Run", "index out of range",
 		},
-			false, false, "ended with status 2 before it reached its call of Run", "index out of range"},
 		{"platform", func() (*api.FinishRequest, *task.Error) {
 			return plan("plain", func(l *api.Launch) { l.Program.Platform = "plan9/mips" })
 		}, true, false, "built for plan9/mips, and worker tester runs " + platform, ""},
@@ -300,6 +303,9 @@ func TestFailures(t *testing.T) {
 		{"stall", func() (*api.FinishRequest, *task.Error) {
 			return mapping("hang", func(l *api.Launch) { l.TimeoutMs = 1500 })
 		}, false, false, "no progress for 1.5s", ""},
+		{"leak", func() (*api.FinishRequest, *task.Error) {
+			return mapping("leak", func(l *api.Launch) { l.Memory = 200 << 20 })
+		}, false, false, "its limit is 200 MiB", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, e := c.run()
@@ -915,5 +921,95 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("the shuffle's control: %v", err)
 		}
 		_ = conn.Close()
+	}
+}
+
+// TestRandomOrders has a master say anything in any order, answer or not, and be restarted. Whatever is
+// not stopped is offered until it is taken, and in the end nothing is left but outputs that were taken.
+func TestRandomOrders(t *testing.T) {
+	t.Parallel()
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	m := newMaster(t)
+	w := m.startWorker(func(o *Options) { o.Slots = 3 })
+	until := filepath.Join(t.TempDir(), "go")
+	j, _ := m.job("plain", "UNTIL="+until)
+	j.planned(w)
+	var busy atomic.Uint64
+	m.mu.Lock()
+	m.finish = func(*api.FinishRequest) (*api.FinishReply, error) {
+		switch n := busy.Add(1); n % 4 {
+		case 1:
+			return nil, status.Error(codes.Unavailable, "busy")
+		case 2:
+			return &api.FinishReply{Reason: "another was first"}, nil
+		}
+		return &api.FinishReply{Accepted: true}, nil
+	}
+	m.mu.Unlock()
+	launched := map[key]bool{} // true: it was stopped
+	known := func() bool {
+		for k := range launched {
+			w.mu.Lock()
+			is := w.attempts[k] != nil
+			w.mu.Unlock()
+			m.mu.Lock()
+			is = is || slices.ContainsFunc(m.finished, func(r *api.FinishRequest) bool { return keyOf(r.GetAttempt()) == k })
+			m.mu.Unlock()
+			if !is && !launched[k] {
+				return false
+			}
+		}
+		return true
+	}
+	var ats []*api.Attempt
+	for range 60 {
+		switch n := r.IntN(20); {
+		case n < 12:
+			how := []string{"plain", "plain", "wait", "exit", "hang"}[r.IntN(5)]
+			j.program = &api.Program{JobFile: j.program.GetJobFile(), Environment: []string{"PROGRAM=" + how, "UNTIL=" + until}}
+			at := j.launch(w, j.mapLaunch(r.IntN(len(j.plan.Splits))))
+			launched[keyOf(at)] = how == "hang"
+			if how == "hang" {
+				m.send(w.ID(), &api.MasterMessage{Stop: []*api.Stop{{Attempt: at}}})
+			}
+			ats = append(ats, at)
+		case n < 16 && len(ats) > 0:
+			at := ats[r.IntN(len(ats))]
+			launched[keyOf(at)] = true
+			m.send(w.ID(), &api.MasterMessage{Stop: []*api.Stop{{Attempt: at}}})
+		case n < 18:
+			// What was said may be lost with the stream, and it would have to be found missing.
+			wait(t, "all orders have arrived", known)
+			m.stop()
+			m.start(m.address)
+		default:
+			time.Sleep(time.Duration(r.IntN(50)) * time.Millisecond)
+		}
+	}
+	wait(t, "all orders have arrived", known)
+	if err := os.WriteFile(until, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.settled()
+	if len(w.mapSlots) != 0 || len(w.reduceSlots) != 0 {
+		t.Errorf("%d and %d slots are taken", len(w.mapSlots), len(w.reduceSlots))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ended := map[key]bool{}
+	for _, f := range m.finished {
+		ended[keyOf(f.GetAttempt())] = true
+	}
+	for k, stopped := range launched {
+		if !stopped && !ended[k] {
+			t.Errorf("nothing was heard of %v", k)
+		}
+	}
+	for _, h := range w.ex.Held() {
+		if !ended[keyOf(h.GetAttempt())] {
+			t.Errorf("%v is kept, and was never taken", keyOf(h.GetAttempt()))
+		}
 	}
 }

@@ -141,7 +141,14 @@ type jobError struct {
 	places places
 }
 
-func (e *jobError) Error() string { return e.err.Error() }
+func (e *jobError) Error() string {
+	text, s := e.err.Unwrap().Error(), e.err.Status
+	if s.GetError() != "" {
+		text += ": " + s.GetError()
+	}
+	return fmt.Sprintf("%s (job %s)", text, shortID(s.GetJob()))
+}
+
 func (e *jobError) Unwrap() error { return e.err }
 
 // code is the exit code of a job that failed on a cluster. Errors come from there as text, so their kinds are
@@ -155,3 +162,21 @@ func (e *jobError) code() int {
 
 // ms returns a time of the control plane.
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// namesOf returns a function that gives a worker's name for its id.
+func namesOf(ctx context.Context, client *cluster.Client) func(id string) string {
+	names := map[string]string{}
+	list, err := client.Workers(ctx)
+	if err != nil {
+		list = nil // ids will do
+	}
+	for _, w := range list {
+		names[w.GetWorker()] = w.GetName()
+	}
+	return func(id string) string {
+		if name := names[id]; name != "" {
+			return printable(name)
+		}
+		return printable(shortID(id))
+	}
+}

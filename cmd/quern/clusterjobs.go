@@ -108,7 +108,7 @@ that submit would have ended with.`,
 			a.json = asJSON
 			return a.followToEnd(cmd.Context(), client.Job(s.GetJob()), s.GetName(), report{JSON: asJSON, Verbose: true, Quiet: quiet})
 		case tasks:
-			return writeTasks(cmd, client.Job(s.GetJob()), asJSON)
+			return writeTasks(cmd, client.Job(s.GetJob()), asJSON, namesOf(cmd.Context(), client))
 		case asJSON:
 			return writeJSON(cmd.OutOrStdout(), newJobJSON(s))
 		}
@@ -134,7 +134,7 @@ type attemptJSON struct {
 	Speculative bool    `json:"speculative,omitempty"`
 }
 
-func writeTasks(cmd *cobra.Command, h *cluster.Handle, asJSON bool) error {
+func writeTasks(cmd *cobra.Command, h *cluster.Handle, asJSON bool, nameOf func(string) string) error {
 	w := cmd.OutOrStdout()
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if !asJSON {
@@ -144,7 +144,7 @@ func writeTasks(cmd *cobra.Command, h *cluster.Handle, asJSON bool) error {
 		for _, t := range page.GetAttempts() {
 			at := t.GetAttempt()
 			if asJSON {
-				if err := writeJSON(w, attemptJSON{at.GetStage(), at.GetTask(), at.GetNumber(), t.GetWorker(), t.GetState(), t.GetError(), ms(t.GetElapsedMs()).Seconds(), t.GetDone(), t.GetSpeculative()}); err != nil {
+				if err := writeJSON(w, attemptJSON{at.GetStage(), at.GetTask(), at.GetNumber(), nameOf(t.GetWorker()), t.GetState(), t.GetError(), ms(t.GetElapsedMs()).Seconds(), t.GetDone(), t.GetSpeculative()}); err != nil {
 					return err
 				}
 				continue
@@ -156,7 +156,7 @@ func writeTasks(cmd *cobra.Command, h *cluster.Handle, asJSON bool) error {
 			if t.GetSpeculative() {
 				state += ", a copy"
 			}
-			fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\n", taskName(at), at.GetNumber(), printable(t.GetWorker()), state,
+			fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\n", taskName(at), at.GetNumber(), nameOf(t.GetWorker()), state,
 				ms(t.GetElapsedMs()).Round(time.Second/100), printable(t.GetError()))
 		}
 		return nil
@@ -193,6 +193,7 @@ task as 'quern status --tasks' lists it, such as "map 3" (or map-3).`,
 		}
 		last := ""
 		w := cmd.OutOrStdout()
+		nameOf := namesOf(cmd.Context(), client)
 		return client.Job(args[0]).Logs(cmd.Context(), task, failedOnly, func(l *api.LogChunk) error {
 			at := l.GetAttempt()
 			if asJSON {
@@ -202,9 +203,12 @@ task as 'quern status --tasks' lists it, such as "map 3" (or map-3).`,
 					Number uint32 `json:"attempt"`
 					Worker string `json:"worker"`
 					Text   string `json:"text"`
-				}{at.GetStage(), at.GetTask(), at.GetNumber(), l.GetWorker(), string(l.GetText())})
+				}{at.GetStage(), at.GetTask(), at.GetNumber(), nameOf(l.GetWorker()), string(l.GetText())})
 			}
-			head := fmt.Sprintf("== %s, attempt %d, on %s ==", taskName(at), at.GetNumber(), printable(l.GetWorker()))
+			if len(l.GetText()) == 0 {
+				return nil
+			}
+			head := fmt.Sprintf("== %s, attempt %d, on %s ==", taskName(at), at.GetNumber(), nameOf(l.GetWorker()))
 			if head != last {
 				if _, err := fmt.Fprintln(w, head); err != nil {
 					return err

@@ -80,8 +80,10 @@ func printExplanation(w io.Writer, e *mapreduce.Explanation) error {
 		reduce += " (" + strings.Join(e.Lanes, ", ") + ")"
 	}
 	row("reduce", reduce)
-	row("workers", humanize.Comma(int64(e.Workers)))
-	row("memory", humanize.IBytes(uint64(max(0, e.Memory))))
+	if e.Workers > 0 { // 0: it is not this machine that will run it
+		row("workers", humanize.Comma(int64(e.Workers)))
+		row("memory", humanize.IBytes(uint64(max(0, e.Memory))))
+	}
 	if err := table.Flush(); err != nil {
 		return err
 	}

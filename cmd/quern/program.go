@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -70,8 +71,12 @@ func (s *submission) submitProgram(cmd *cobra.Command, kind submitted, path stri
 			return err
 		}
 	}
-	if _, err := cluster.Platform(path); err != nil {
+	platform, err := cluster.Platform(path)
+	if err != nil {
 		return err
+	}
+	if here := runtime.GOOS + "/" + runtime.GOARCH; platform != here {
+		return usageErrorf(cmd, "%s is built for %s and this machine is %s: submit runs a program here, too, to learn its jobs; build it for this machine and the workers'", name, platform, here)
 	}
 	client, err := s.access.dial(cmd.Context(), a.tellUnless(said.Quiet))
 	if err != nil {

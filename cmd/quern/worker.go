@@ -6,15 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -158,7 +157,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("the worker's folder: %w", err)
 	}
-	kernel, err := openKernel(&o, mode, kernelOptions, origins["port"] == fromDefault)
+	kernel, err := openKernel(&o, mode, kernelOptions)
 	defer func() { err = errors.Join(err, kernel.Close()) }()
 	if err != nil {
 		return err
@@ -191,6 +190,11 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 		return list, nil
 	}
 	w, err := worker.New(o)
+	if o.Receive.Kernel == nil && origins["port"] == fromDefault && errors.Is(err, syscall.EADDRINUSE) {
+		// Another worker of this host has the usual port. Senders are told which one it is, so any will do.
+		o.Receive.Port = 0
+		w, err = worker.New(o)
+	}
 	if err != nil {
 		return errors.Join(err, o.Listener.Close())
 	}
@@ -254,7 +258,7 @@ func (k *kernelHelp) Close() (err error) {
 }
 
 // openKernel sees who folds, and fills in what a worker is to know of it.
-func openKernel(o *worker.Options, mode shuffle.Mode, ko bpf.Options, anyPort bool) (*kernelHelp, error) {
+func openKernel(o *worker.Options, mode shuffle.Mode, ko bpf.Options) (*kernelHelp, error) {
 	help := &kernelHelp{}
 	ko.Limits = ko.Limits.EnsureDefaults()
 	chosen, why, err := bpf.Choose(mode, ko)
@@ -266,7 +270,7 @@ func openKernel(o *worker.Options, mode shuffle.Mode, ko bpf.Options, anyPort bo
 	o.Receive.Mode, o.Receive.Limits, o.Receive.TableMemory = mode, ko.Limits, ko.TableMemory
 	host, ok := chosen.(*bpf.Host)
 	if !ok || host == nil {
-		o.Receive.Port = userPort(ko.Port, anyPort, o.Log)
+		o.Receive.Port = ko.Port
 		return help, nil
 	}
 	help.host = host
@@ -282,21 +286,6 @@ func openKernel(o *worker.Options, mode shuffle.Mode, ko bpf.Options, anyPort bo
 		return help, err
 	}
 	return help, nil
-}
-
-// userPort is the UDP port of a worker whose kernel does not help. Senders are told, so that it may be
-// any if the usual one is taken by another worker of this host.
-func userPort(port int, may bool, log *slog.Logger) int {
-	if !may {
-		return port
-	}
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port))))
-	if err != nil {
-		log.Debug("another port for frames", "taken", port, "error", err)
-		return 0
-	}
-	_ = conn.Close() // nothing was sent
-	return port
 }
 
 // drainWorker has a worker leave, and waits until it has left.

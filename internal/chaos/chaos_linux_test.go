@@ -86,12 +86,13 @@ func TestChaos(t *testing.T) {
 		sample = 200
 	}
 	runs, first := number(t, "QUERN_CHAOS_RUNS", sample), number(t, "QUERN_CHAOS_SEED", 1)
-	b, err := NewBench(quern, t.TempDir(), uint64(first))
+	b, err := NewBench(quern, userProgram(t), t.TempDir(), uint64(first))
 	if err != nil {
 		t.Fatal(err)
 	}
 	kernel := kernelFolds(t)
-	var struck, failed int
+	var failed int
+	struck := map[Action]int{}
 	var folded int64
 	for seed := first; seed < first+runs; seed++ {
 		s := NewScenario(uint64(seed), kernel)
@@ -101,12 +102,14 @@ func TestChaos(t *testing.T) {
 			t.Errorf("%v\n%v\nto repeat: make chaos RUNS=1 SEED=%d", s, err, seed)
 			continue
 		}
-		struck += report.Struck
+		for a, n := range report.Struck {
+			struck[a] += n
+		}
 		folded += report.Kernel
 		t.Logf("%v\n  %v", s, report)
 	}
-	t.Logf("%d runs, %d failed, %d events, %d pairs folded in the kernel", runs, failed, struck, folded)
-	if runs >= 3 && failed == 0 && (struck == 0 || kernel && folded == 0) {
-		t.Errorf("%d events, %d pairs of the kernel's: both were to be tried", struck, folded)
+	t.Logf("%d runs, %d failed, events: %v, %d pairs folded in the kernel", runs, failed, struck, folded)
+	if runs >= 3 && failed == 0 && (len(struck) == 0 || kernel && folded == 0) {
+		t.Errorf("events: %v, %d pairs of the kernel's: both were to be tried", struck, folded)
 	}
 }

@@ -13,7 +13,10 @@ import (
 
 // Jobs are the jobs of scenarios: folds with keys short and long, one with
 // decimals, grouped ones, one of which has a total order.
-var Jobs = []string{"wordcount", "aggregate", "join", "sort", "dedup", "topk"}
+var Jobs = []string{"wordcount", "aggregate", "join", "sort", "dedup", "topk", program}
+
+// program is the job of a user's program, with a grouped reduce.
+const program = "program"
 
 // sizes of the inputs.
 const (
@@ -99,10 +102,12 @@ func writeLines(path string, n int, line func(*bufio.Writer, int)) error {
 	return f.Close()
 }
 
-// Command returns the arguments of quern for a job, without an output.
-func (in *Input) Command(job string) []string {
-	var args []string
+// Command returns the arguments of quern for a job whose result goes to out, and whether
+// they come behind those of the executable of a user's program instead.
+func (in *Input) Command(job, out string) (args []string, own bool) {
 	switch job {
+	case program:
+		return []string{"-o", out, "-grouped", "-keys", "50", "-split", "1024", "-map", "1ms", "-reduce", "2ms", in.Side}, true
 	case "wordcount":
 		args = []string{"wordcount", in.Text, "--partitions", "5"}
 	case "aggregate":
@@ -116,5 +121,5 @@ func (in *Input) Command(job string) []string {
 	case "topk":
 		args = []string{"topk", in.Table, "--field", "group", "-k", "50"}
 	}
-	return append(args, "--split-size", split)
+	return append(args, "--split-size", split, "-o", out), false
 }

@@ -37,8 +37,10 @@ const noWorkers = 15 * time.Second
 // engine makes of them.
 type Bench struct {
 	Quern string
-	Dir   string
-	Input *Input
+	// Program is the executable of testdata/program.
+	Program string
+	Dir     string
+	Input   *Input
 	// Environ is the environment of all processes.
 	Environ []string
 	// Say is told what happens. nil: nobody is.
@@ -49,12 +51,12 @@ type Bench struct {
 }
 
 // NewBench makes the inputs of a seed in a folder.
-func NewBench(quern, dir string, seed uint64) (*Bench, error) {
+func NewBench(quern, program, dir string, seed uint64) (*Bench, error) {
 	in, err := WriteInput(dir, seed)
 	if err != nil {
 		return nil, err
 	}
-	return &Bench{Quern: quern, Dir: dir, Input: in, Environ: os.Environ(), want: map[string]string{}}, nil
+	return &Bench{Quern: quern, Program: program, Dir: dir, Input: in, Environ: os.Environ(), want: map[string]string{}}, nil
 }
 
 func (b *Bench) say(format string, args ...any) {
@@ -71,7 +73,12 @@ func (b *Bench) Want(ctx context.Context, job string) (string, error) {
 		return dir, nil
 	}
 	dir := filepath.Join(b.Dir, "local-"+job)
-	cmd := exec.CommandContext(ctx, b.Quern, append(b.Input.Command(job), "-o", dir, "--quiet")...)
+	path := b.Quern
+	args, own := b.Input.Command(job, dir)
+	if own {
+		path = b.Program
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"HOME=" + b.Dir, "PATH=" + os.Getenv("PATH")}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("run %s locally: %w: %s", job, err, out)
@@ -84,9 +91,9 @@ func (b *Bench) Want(ctx context.Context, job string) (string, error) {
 type Report struct {
 	OK      bool // else the job ended with an error, as it might
 	Error   string
-	Seconds float64 // that the job took
-	Struck  int     // events that met somebody while the job ran
-	Kernel  int64   // pairs folded by programs
+	Seconds float64        // that the job took
+	Struck  map[Action]int // what was done while the job ran
+	Kernel  int64          // pairs folded by programs
 	User    int64
 	Pulled  int64
 	Reruns  int64
@@ -100,7 +107,15 @@ func (r *Report) String() string {
 		return fmt.Sprintf("an error after %.1f s: %s", r.Seconds, r.Error)
 	}
 	return fmt.Sprintf("%.1f s, %d events while it ran; pairs: %d kernel, %d user space, %d pulled; attempts: %d lost, %d failed; %d maps again, %d resets",
-		r.Seconds, r.Struck, r.Kernel, r.User, r.Pulled, r.Lost, r.Failed, r.Reruns, r.Resets)
+		r.Seconds, r.Events(), r.Kernel, r.User, r.Pulled, r.Lost, r.Failed, r.Reruns, r.Resets)
+}
+
+// Events is how much was done while the job ran.
+func (r *Report) Events() (n int) {
+	for _, k := range r.Struck {
+		n += k
+	}
+	return n
 }
 
 // run is one run of a scenario.
@@ -111,7 +126,7 @@ type run struct {
 	lab      *netlab.Lab
 	cluster  *labcluster.Cluster
 	mounted  []string
-	struck   int
+	struck   map[Action]int
 	mu       sync.Mutex
 	busy     map[string]*sync.Mutex // per process: events about one follow each other
 }
@@ -122,7 +137,7 @@ func (b *Bench) Run(ctx context.Context, s *Scenario) (report *Report, err error
 	if err != nil {
 		return nil, err
 	}
-	r := &run{bench: b, scenario: s, dir: filepath.Join(b.Dir, fmt.Sprintf("seed-%d", s.Seed)), busy: map[string]*sync.Mutex{}}
+	r := &run{bench: b, scenario: s, dir: filepath.Join(b.Dir, fmt.Sprintf("seed-%d", s.Seed)), busy: map[string]*sync.Mutex{}, struck: map[Action]int{}}
 	if err := os.MkdirAll(filepath.Join(r.dir, "out"), 0o755); err != nil {
 		return nil, fmt.Errorf("prepare a run: %w", err)
 	}
@@ -217,7 +232,12 @@ func (r *run) job(ctx context.Context, want string) (*Report, error) {
 	out := filepath.Join(r.dir, "out", "result")
 	jobCtx, cancel := context.WithTimeout(ctx, jobTime)
 	defer cancel()
-	args := append(append([]string{"submit"}, r.bench.Input.Command(s.Job)...), "-o", out, "--json", "--quiet")
+	args, own := r.bench.Input.Command(s.Job, out)
+	if own {
+		args = append([]string{"submit", r.bench.Program, "--json", "--quiet", "--"}, args...)
+	} else {
+		args = append(append([]string{"submit"}, args...), "--json", "--quiet")
+	}
 	cmd := r.cluster.Command(jobCtx, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -363,9 +383,10 @@ func (r *run) lock(name string) *sync.Mutex {
 	return r.busy[name]
 }
 
-func (r *run) strike() {
+// strike counts something that was done.
+func (r *run) strike(a Action) {
 	r.mu.Lock()
-	r.struck++
+	r.struck[a]++
 	r.mu.Unlock()
 }
 
@@ -385,11 +406,9 @@ func (r *run) happen(ctx context.Context, e Event) (err error) {
 	if !sleep(ctx, e.At) {
 		return nil
 	}
-	name := fmt.Sprintf("worker %d", e.Host)
+	name := processName(e.Host)
 	switch e.Do {
-	case KillMaster, StopMaster:
-		name = "master"
-	case SpoilLinks, CutHost, FillMaster, FillWorker:
+	case SpoilLinks, KillAll, CutHost, FillMaster, FillWorker:
 		name = string(e.Do) + fmt.Sprint(e.Host)
 	}
 	m := r.lock(name)
@@ -405,7 +424,7 @@ func (r *run) happen(ctx context.Context, e Event) (err error) {
 		if _, gone := p.Ended(); gone {
 			return nil
 		}
-		r.strike()
+		r.strike(e.Do)
 		if e.Do == KillWorker {
 			err = p.Kill()
 		} else {
@@ -417,18 +436,23 @@ func (r *run) happen(ctx context.Context, e Event) (err error) {
 		sleep(ctx, e.For)
 		return r.cluster.StartWorker(e.Host)
 	case KillMaster:
-		r.strike()
+		r.strike(e.Do)
 		if err := r.cluster.Master().Kill(); err != nil {
 			return err
 		}
 		sleep(ctx, e.For)
 		return r.cluster.StartMaster()
 	case StopWorker:
+		r.strike(e.Do)
 		return r.pause(ctx, r.cluster.Worker(e.Host), e.For)
 	case StopMaster:
+		r.strike(e.Do)
 		return r.pause(ctx, r.cluster.Master(), e.For)
+	case KillAll:
+		return r.killAll(ctx, e)
 	case SlowWorker:
 		p := r.cluster.Worker(e.Host)
+		r.strike(e.Do)
 		end := time.Now().Add(e.For)
 		for time.Now().Before(end) && ctx.Err() == nil && err == nil {
 			err = r.pause(ctx, p, 200*time.Millisecond)
@@ -438,22 +462,24 @@ func (r *run) happen(ctx context.Context, e Event) (err error) {
 	case KillTask, StopTask:
 		return r.task(ctx, e)
 	case CutHost:
-		r.strike()
+		r.strike(e.Do)
 		if err := r.lab.Cut(e.Host); err != nil {
 			return err
 		}
 		sleep(ctx, e.For)
 		return r.lab.Heal(e.Host)
 	case SpoilLinks:
-		r.strike()
+		r.strike(e.Do)
 		if err := r.lab.SetFaults(e.Faults); err != nil {
 			return err
 		}
 		sleep(ctx, e.For)
 		return r.lab.SetFaults(r.scenario.Faults)
 	case FillWorker:
+		r.strike(e.Do)
 		return r.fill(ctx, r.cluster.Options().DirOf(e.Host), e.For)
 	case FillMaster:
+		r.strike(e.Do)
 		return r.fill(ctx, r.cluster.Options().MasterDir, e.For)
 	}
 	return fmt.Errorf("there is no action %q", e.Do)
@@ -474,12 +500,57 @@ func (r *run) drain(ctx context.Context, host int, p *labcluster.Process) error 
 	}
 }
 
+// killAll kills all that runs, and starts what it has killed.
+func (r *run) killAll(ctx context.Context, e Event) error {
+	var locks []*sync.Mutex
+	defer func() {
+		for _, m := range locks {
+			m.Unlock()
+		}
+	}()
+	for h := 0; h <= r.scenario.Hosts; h++ {
+		m := r.lock(processName(h))
+		m.Lock()
+		locks = append(locks, m)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	r.strike(e.Do)
+	var killed []int
+	for h := 1; h <= r.scenario.Hosts; h++ {
+		p := r.cluster.Worker(h)
+		if _, gone := p.Ended(); !gone {
+			killed = append(killed, h)
+			if err := p.Kill(); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.cluster.Master().Kill(); err != nil {
+		return err
+	}
+	sleep(ctx, e.For)
+	err := r.cluster.StartMaster()
+	for _, h := range killed {
+		err = errors.Join(err, r.cluster.StartWorker(h))
+	}
+	return err
+}
+
+// processName is what lock knows a process by: of the worker of a host, or of the master.
+func processName(host int) string {
+	if host == 0 {
+		return "master"
+	}
+	return fmt.Sprintf("worker %d", host)
+}
+
 // pause stops a process, and has it go on.
 func (r *run) pause(ctx context.Context, p *labcluster.Process, d time.Duration) error {
 	if _, gone := p.Ended(); gone {
 		return nil
 	}
-	r.strike()
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -503,7 +574,7 @@ func (r *run) task(ctx context.Context, e Event) error {
 			continue
 		}
 		pid := children[0].pid
-		r.strike()
+		r.strike(e.Do)
 		if e.Do == KillTask {
 			return ignoreGone(unix.Kill(pid, unix.SIGKILL))
 		}
@@ -532,7 +603,6 @@ func (r *run) fill(ctx context.Context, dir string, d time.Duration) error {
 		return ignoreFull(err)
 	}
 	defer f.Close()
-	r.strike()
 	block := make([]byte, 64<<10)
 	for err == nil {
 		_, err = f.Write(block)
@@ -592,7 +662,7 @@ func (r *run) checkAfter(ctx context.Context) error {
 // ends says whether the scenario ends the worker of a host.
 func (s *Scenario) ends(host int) bool {
 	for _, e := range s.Events {
-		if e.Host == host && (e.Do == KillWorker || e.Do == DrainWorker) {
+		if e.Host == host && (e.Do == KillWorker || e.Do == DrainWorker) || e.Do == KillAll {
 			return true
 		}
 	}

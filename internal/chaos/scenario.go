@@ -30,6 +30,7 @@ const (
 	SpoilLinks  Action = "spoil links"  // faults on all links
 	FillWorker  Action = "fill disk of" // of the worker's folder, if that is small
 	FillMaster  Action = "fill journal" // the file system of the journal, if that is small
+	KillAll     Action = "kill all"     // master and workers at once; started again after For
 )
 
 // Event is an action at a time.
@@ -60,7 +61,8 @@ func (e Event) String() string {
 }
 
 func faultsText(f netlab.Faults) string {
-	return fmt.Sprintf("(loss %.1f%%, duplicate %.1f%%, reorder %.1f%%, delay %v)", 100*f.Loss, 100*f.Duplicate, 100*f.Reorder, f.Delay)
+	return fmt.Sprintf("(loss %.1f%%, duplicate %.1f%%, reorder %.1f%%, corrupt %.1f%%, delay %v)",
+		100*f.Loss, 100*f.Duplicate, 100*f.Reorder, 100*f.Corrupt, f.Delay)
 }
 
 // Shuffle is who folds in a cluster.
@@ -133,13 +135,18 @@ func NewScenario(seed uint64, kernel bool) *Scenario {
 	if rng.IntN(3) == 0 {
 		s.Faults = someFaults(rng)
 	}
-	if rng.IntN(6) == 0 {
+	kinds := make([]Action, 1+rng.IntN(8))
+	if rng.IntN(5) == 0 {
 		s.SmallDisk = 1 + rng.IntN(s.Hosts)
+		kinds = append(kinds, FillWorker)
 	}
-	s.SmallJournal = rng.IntN(12) == 0
+	if rng.IntN(12) == 0 {
+		s.SmallJournal = true
+		kinds = append(kinds, FillMaster)
+	}
 	gone := map[int]bool{} // for good
-	for range 1 + rng.IntN(6) {
-		e := s.event(rng)
+	for _, kind := range kinds {
+		e := s.event(rng, kind)
 		if e.For == 0 && (e.Do == KillWorker || e.Do == DrainWorker) {
 			// Two stay, or else there is nobody to take over.
 			if gone[e.Host] = true; s.Hosts-len(gone) < 2 {
@@ -151,7 +158,7 @@ func NewScenario(seed uint64, kernel bool) *Scenario {
 	}
 	if rng.IntN(20) == 0 {
 		// All of them, for good.
-		at := time.Duration(rng.Int64N(int64(span / 4))).Round(time.Millisecond)
+		at := moment(rng) / 4
 		for h := 1; h <= s.Hosts; h++ {
 			s.Events = append(s.Events, Event{At: at, Do: KillWorker, Host: h})
 		}
@@ -172,15 +179,29 @@ func pause(rng *rand.Rand) time.Duration {
 
 func someFaults(rng *rand.Rand) netlab.Faults {
 	f := netlab.Faults{Loss: 0.03 * rng.Float64(), Duplicate: 0.03 * rng.Float64(), Reorder: 0.05 * rng.Float64()}
+	if rng.IntN(2) == 0 {
+		f.Corrupt = 0.02 * rng.Float64()
+	}
 	if rng.IntN(3) == 0 {
 		f.Delay = time.Duration(rng.IntN(2000)) * time.Microsecond
 	}
 	return f
 }
 
-func (s *Scenario) event(rng *rand.Rand) Event {
-	e := Event{At: time.Duration(rng.Int64N(int64(span))).Round(time.Millisecond), Host: 1 + rng.IntN(s.Hosts), For: pause(rng)}
+// moment is when something happens: rather early, as some jobs take but two seconds.
+func moment(rng *rand.Rand) time.Duration {
+	u := rng.Float64()
+	return time.Duration(u * u * float64(span)).Round(time.Millisecond)
+}
+
+// event draws an event, of a kind or of any.
+func (s *Scenario) event(rng *rand.Rand, kind Action) Event {
+	e := Event{At: moment(rng), Host: 1 + rng.IntN(s.Hosts), For: pause(rng), Do: kind}
 	switch n := rng.IntN(20); {
+	case kind == FillWorker:
+		e.Host = s.SmallDisk
+	case kind == FillMaster:
+		e.Host = 0
 	case n < 4:
 		e.Do = KillWorker
 		if rng.IntN(3) == 0 {
@@ -194,9 +215,9 @@ func (s *Scenario) event(rng *rand.Rand) Event {
 		e.For += 2 * time.Second
 	case n < 9:
 		e.Do = DrainWorker
-	case n < 12:
+	case n < 11:
 		e.Do, e.For = KillTask, 0
-	case n < 13:
+	case n < 12:
 		e.Do = StopTask
 	case n < 15:
 		e.Do, e.Host = KillMaster, 0
@@ -204,12 +225,10 @@ func (s *Scenario) event(rng *rand.Rand) Event {
 		e.Do, e.Host = StopMaster, 0
 	case n < 18:
 		e.Do = CutHost
-	case n < 19 || s.SmallDisk == 0 && !s.SmallJournal:
+	case n < 19:
 		e.Do, e.Host, e.Faults = SpoilLinks, 0, someFaults(rng)
-	case s.SmallDisk > 0:
-		e.Do, e.Host = FillWorker, s.SmallDisk
 	default:
-		e.Do, e.Host = FillMaster, 0
+		e.Do, e.Host = KillAll, 0
 	}
 	return e
 }

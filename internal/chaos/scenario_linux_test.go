@@ -29,7 +29,7 @@ func TestScenarios(t *testing.T) {
 		gone := map[int]bool{}
 		for i, e := range s.Events {
 			did[e.Do]++
-			about := e.Do != KillMaster && e.Do != StopMaster && e.Do != SpoilLinks && e.Do != FillMaster
+			about := e.Do != KillMaster && e.Do != StopMaster && e.Do != SpoilLinks && e.Do != FillMaster && e.Do != KillAll
 			switch {
 			case i > 0 && e.At < s.Events[i-1].At:
 				t.Errorf("seed %d: events are not in order", seed)
@@ -52,7 +52,7 @@ func TestScenarios(t *testing.T) {
 			t.Errorf("seed %d leaves %d workers and may not fail:\n%v", seed, s.Hosts-len(gone), s)
 		}
 	}
-	for _, a := range []Action{KillWorker, StopWorker, SlowWorker, DrainWorker, KillTask, StopTask, KillMaster, StopMaster, CutHost, SpoilLinks, FillWorker, FillMaster} {
+	for _, a := range []Action{KillWorker, StopWorker, SlowWorker, DrainWorker, KillTask, StopTask, KillMaster, StopMaster, CutHost, SpoilLinks, FillWorker, FillMaster, KillAll} {
 		if did[a] < 10 {
 			t.Errorf("%s happens %d times in %d scenarios", a, did[a], n)
 		}
@@ -81,8 +81,8 @@ func TestInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, j := range Jobs {
-			if len(in.Command(j)) < 4 {
-				t.Errorf("%s has no arguments", j)
+			if args, _ := in.Command(j, "out"); len(args) < 6 {
+				t.Errorf("%s has the arguments %q", j, args)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -56,7 +57,42 @@ func (e *JobError) Unwrap() error {
 }
 
 // transient says whether a call may succeed when it is repeated, since the master is not there now.
-func transient(err error) bool { return status.Code(err) == codes.Unavailable }
+func transient(err error) bool {
+	if status.Code(err) != codes.Unavailable {
+		return false
+	}
+	_, refused := handshake(status.Convert(err).Message())
+	return !refused
+}
+
+// handshake says why two ends do not take each other's certificates, if that is what a message of
+// the library is about.
+func handshake(message string) (why string, refused bool) {
+	for _, mark := range []string{"authentication handshake failed: ", "remote error: tls: "} {
+		if _, rest, ok := strings.Cut(message, mark); ok {
+			rest = strings.TrimSuffix(rest, `"`)
+			switch {
+			case strings.Contains(rest, "first record does not look like a TLS handshake"):
+				return "it has no certificates, and we have: leave --certs out, or give it some", true
+			case strings.HasSuffix(rest, "EOF"), strings.Contains(rest, "connection reset"), strings.Contains(rest, "deadline exceeded"):
+				return "", false // it went away in between
+			}
+			return rest, true
+		}
+	}
+	return "", false
+}
+
+// plain takes a message of the library apart: what it is about, without its own names for that.
+func plain(message string) string {
+	if _, rest, ok := strings.Cut(message, `desc = "transport: Error while dialing: `); ok {
+		return strings.TrimSuffix(rest, `"`)
+	}
+	if _, rest, ok := strings.Cut(message, `desc = "`); ok {
+		return strings.TrimSuffix(rest, `"`)
+	}
+	return message
+}
 
 // explain makes an error of this package of one of a call. notFound is what the master
 // does not know if it says so.
@@ -73,7 +109,13 @@ func (c *Client) explain(ctx context.Context, err, notFound error) error {
 	}
 	switch s.Code() {
 	case codes.Unavailable:
-		return fmt.Errorf("%w at %s: %s", ErrUnreachable, c.address, s.Message())
+		if why, refused := handshake(s.Message()); refused {
+			return fmt.Errorf("%w: %s at the other end: %s", ErrRefused, c.address, why)
+		}
+		if c.options.TLS == nil && c.options.Certs == "" && strings.Contains(s.Message(), "error reading server preface") {
+			return fmt.Errorf("%w: %s wants certificates: name the folder of yours by --certs, QUERN_CERTS or DialOptions.Certs", ErrRefused, c.address)
+		}
+		return fmt.Errorf("%w at %s: %s", ErrUnreachable, c.address, plain(s.Message()))
 	case codes.DeadlineExceeded:
 		return fmt.Errorf("%w at %s in time", ErrUnreachable, c.address)
 	case codes.Unauthenticated, codes.PermissionDenied:

@@ -69,7 +69,10 @@ func (c *Client) Submit(ctx context.Context, job mapreduce.Runnable, opts mapred
 	if err != nil {
 		return nil, fmt.Errorf("the running program's file: %w", err)
 	}
-	call, results, ended := mapreduce.CountCall()
+	call, results, ended, err := mapreduce.CountCall()
+	if err != nil {
+		return nil, err
+	}
 	earlier := make([][]byte, len(results))
 	for i := range results {
 		if earlier[i], err = json.Marshal(&results[i]); err != nil {

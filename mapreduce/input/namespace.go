@@ -112,6 +112,9 @@ func (t *tree) sort() {
 
 func (t *tree) stat(name string) (fs.FileInfo, error) {
 	l := t.nodes[t.clean(name)]
+	if l != nil && !l.folder && strings.HasSuffix(name, "/") {
+		l = nil
+	}
 	if l == nil {
 		if short, ok := strings.CutSuffix(name, "/"); ok {
 			if l = t.nodes[t.clean(short)]; l != nil && !l.folder {
@@ -182,10 +185,13 @@ func listObjects(ctx context.Context, pattern string) (*tree, error) {
 	t := newTree(func(name string) string { return name })
 	root := objects.Location{Bucket: at.Bucket}.String()
 	add := func(o objects.Info) error {
-		if strings.HasSuffix(o.Key, "/") && o.Size == 0 || o.Key == "" {
-			return nil // made to show an empty folder
-		}
 		url := objects.Location{Bucket: at.Bucket, Key: o.Key}.String()
+		if strings.HasSuffix(o.Key, "/") && o.Size == 0 { // made to show an empty folder
+			if folder := strings.TrimRight(url, "/"); len(folder) > len(root) {
+				t.add(folder, root, &leaf{folder: true})
+			}
+			return nil
+		}
 		t.add(url, root, &leaf{path: url, size: o.Size, changed: o.Modified, etag: o.ETag})
 		return nil
 	}
@@ -218,7 +224,7 @@ func listObjects(ctx context.Context, pattern string) (*tree, error) {
 // whether the pattern is one of those. It is "" if there is none or it cannot
 // be told, which Discover will say.
 func First(ctx context.Context, pattern string, opt Options) (path string, ok bool) {
-	if !objects.IsURL(pattern) && len(opt.Uploads) == 0 {
+	if !objects.IsURL(pattern) && len(processUploads(opt.Uploads)) == 0 {
 		return "", false
 	}
 	s, err := newSettings(opt)

@@ -70,7 +70,7 @@ func (c *Client) classify(at Location, err error) error {
 		if c.anonymous() {
 			return say(fs.ErrPermission, "%s refuses access without credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE", c.endpoint)
 		}
-		return say(fs.ErrPermission, "%s refuses access to these credentials (%s): have them allowed to", c.endpoint, r.Code)
+		return say(fs.ErrPermission, "%s refuses access with these credentials (%s): check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and what they are allowed to do", c.endpoint, r.Code)
 	case "PreconditionFailed", "ConditionalRequestConflict":
 		return say(ErrTaken, "there is an object already")
 	case "NotImplemented":

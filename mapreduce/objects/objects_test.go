@@ -83,11 +83,13 @@ func TestStore(t *testing.T) {
 	if err := c.Put(ctx, at("a/1"), []byte("more"), WriteOptions{New: true}); !errors.Is(err, ErrTaken) {
 		t.Errorf("a new object where one is: %v", err)
 	}
-	data, info, err := c.Get(ctx, at("a/1"), 10)
+	data, err := c.Get(ctx, at("a/1"), 10)
+	must(t, err)
+	info, err := c.Stat(ctx, at("a/1"))
 	if err != nil || string(data) != "one" || info.Meta["quern-job"] != "x1" || info.Size != 3 {
 		t.Errorf("%q, %+v, %v", data, info, err)
 	}
-	if _, _, err := c.Get(ctx, at("a/1"), 2); err == nil {
+	if _, err := c.Get(ctx, at("a/1"), 2); err == nil {
 		t.Error("more than the limit was read")
 	}
 	must(t, c.Put(ctx, at("b"), []byte("b"), WriteOptions{}))
@@ -155,7 +157,7 @@ func TestKeys(t *testing.T) {
 		t.Setenv("AWS_PROFILE", "mill")
 		c, err := Open()
 		must(t, err)
-		_, _, err = c.Get(ctx, at("a"), 10)
+		_, err = c.Get(ctx, at("a"), 10)
 		must(t, err)
 	})
 	one, err := Open()
@@ -192,7 +194,9 @@ func TestUpload(t *testing.T) {
 		t.Errorf("complete: %v", err)
 	}
 	s.Proxy.Set(nil)
-	got, info, err := c.Get(ctx, at("out/part"), 1<<30)
+	got, err := c.Get(ctx, at("out/part"), 1<<30)
+	must(t, err)
+	info, err := c.Stat(ctx, at("out/part"))
 	if err != nil || !bytes.Equal(got, data) || info.Meta["quern-job"] != "j" {
 		t.Errorf("%d bytes, %+v, %v", len(got), info, err)
 	}
@@ -206,8 +210,8 @@ func TestUpload(t *testing.T) {
 		t.Errorf("complete over an object: %v", err)
 	}
 	must(t, c.Complete(ctx, at("out/part"), id, []string{one}, WriteOptions{}))
-	if _, info, err := c.Get(ctx, at("out/part"), 1); err != nil || info.Size != 0 {
-		t.Errorf("an empty object: %+v, %v", info, err)
+	if data, err := c.Get(ctx, at("out/part"), 1); err != nil || len(data) != 0 {
+		t.Errorf("an empty object: %q, %v", data, err)
 	}
 	id, err = c.NewUpload(ctx, at("out/other"), nil)
 	must(t, err)
@@ -234,6 +238,7 @@ func TestReadOn(t *testing.T) {
 	c := quick(t)
 	data := noise(1 << 20)
 	must(t, c.Put(ctx, at("big"), data, WriteOptions{}))
+	must(t, c.Put(ctx, at("small"), []byte("small"), WriteOptions{}))
 	info, err := c.Stat(ctx, at("big"))
 	must(t, err)
 	read := func() ([]byte, error) {
@@ -259,8 +264,11 @@ func TestReadOn(t *testing.T) {
 		if err != nil || !bytes.Equal(got, data) {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
-		if n := len(s.Proxy.Seen()); name == "none" && n != 1 {
-			t.Errorf("%d requests for one object: %q", n, s.Proxy.Seen())
+		if got, err := c.Get(ctx, at("small"), 100); err != nil || string(got) != "small" {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+		if n := len(s.Proxy.Seen()); name == "none" && n != 2 {
+			t.Errorf("%d requests for two objects: %q", n, s.Proxy.Seen())
 		}
 	}
 	// The store is gone for good.

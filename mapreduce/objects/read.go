@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,17 +17,48 @@ import (
 )
 
 // Get returns a whole object, which is to be small: at most limit bytes.
-func (c *Client) Get(ctx context.Context, at Location, limit int64) ([]byte, Info, error) {
-	info, err := c.Stat(ctx, at)
-	if err != nil {
-		return nil, Info{}, err
+func (c *Client) Get(ctx context.Context, at Location, limit int64) ([]byte, error) {
+	for failed := 0; ; failed++ {
+		data, err := c.get(ctx, at, limit)
+		if err == nil || failed == c.retries || ctx.Err() != nil || permanent(err) {
+			return data, err
+		}
+		if err := c.wait(ctx, failed); err != nil {
+			return nil, err
+		}
 	}
+}
+
+func (c *Client) get(ctx context.Context, at Location, limit int64) ([]byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	body, info, _, err := c.core.GetObject(ctx, at.Bucket, at.Key, minio.GetObjectOptions{})
+	if err != nil {
+		return nil, c.explain("read", at, err)
+	}
+	defer body.Close()
 	if info.Size > limit {
-		return nil, info, fmt.Errorf("%s has %d bytes, more than %d", at, info.Size, limit)
+		return nil, &fs.PathError{Op: "read", Path: at.String(), Err: &storeError{what: fmt.Sprintf("it has %d bytes, more than %d", info.Size, limit), kind: errTooLarge}}
 	}
 	data := make([]byte, info.Size)
-	_, err = io.ReadFull(c.Object(ctx, at, info.Size, info.ETag).stream(0, info.Size), data)
-	return data, info, err
+	watch := time.AfterFunc(c.stall, func() { cancel(errStalled) })
+	defer watch.Stop()
+	if _, err := io.ReadFull(body, data); err != nil {
+		return nil, c.explain("read", at, err)
+	}
+	return data, nil
+}
+
+// wait waits before what failed so often is tried again.
+func (c *Client) wait(ctx context.Context, failed int) error {
+	timer := time.NewTimer(c.backoff << min(failed, 7))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Object is an object as it was found: if it is replaced, reading is ErrChanged.
@@ -83,9 +116,28 @@ func (s *stream) open() error {
 	return nil
 }
 
+// errTooLarge means that an object is not what it was thought to be.
+var errTooLarge = errors.New("too large")
+
 // permanent says whether asking again would be in vain.
 func permanent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrTaken) || errors.Is(err, ErrUnsupported)
+	for _, kind := range []error{fs.ErrNotExist, fs.ErrPermission, ErrTaken, ErrUnsupported, errTooLarge} {
+		if errors.Is(err, kind) {
+			return true
+		}
+	}
+	var r minio.ErrorResponse
+	if !errors.As(err, &r) {
+		return false
+	}
+	switch status := r.StatusCode; status {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, 499:
+		return false
+	case 0: // it was not even sent
+		return strings.HasPrefix(r.Code, "Invalid")
+	default:
+		return status >= 400 && status < 500
+	}
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -98,7 +150,7 @@ func (s *stream) Read(p []byte) (int, error) {
 		}
 		if s.body == nil {
 			if s.failed > 0 {
-				if err := s.wait(); err != nil {
+				if err := s.o.client.wait(s.o.ctx, s.failed-1); err != nil {
 					return 0, err
 				}
 			}
@@ -159,18 +211,6 @@ func (s *stream) fail(err error) error {
 		return s.o.client.explain("read", s.o.at, fmt.Errorf("at byte %d, after %d tries: %w", s.pos, s.failed, err))
 	}
 	return nil
-}
-
-func (s *stream) wait() error {
-	d := s.o.client.backoff << min(s.failed-1, 7)
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-s.o.ctx.Done():
-		return s.o.ctx.Err()
-	}
 }
 
 func (s *stream) changed(err error) error {

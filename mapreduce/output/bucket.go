@@ -197,7 +197,7 @@ const (
 const maxRecord = 4 << 20
 
 func (p *bucketPlace) state() (placeState, error) {
-	b, _, err := p.client.Get(p.ctx, p.record(ticketName), maxRecord)
+	b, err := p.client.Get(p.ctx, p.record(ticketName), maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
 		return placeGone, nil
 	}

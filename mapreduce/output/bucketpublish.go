@@ -39,13 +39,39 @@ func (p *bucketPlace) published() (bool, error) {
 	return parts == p.Parts, err
 }
 
+// settled says whether the output is whole and stays so. If somebody discards the
+// job at this time, it waits until that is over: whoever discards may or may
+// not have seen _SUCCESS.
+func (p *bucketPlace) settled() (bool, error) {
+	gone := false
+	for n := 1; ; n++ {
+		done, err := p.published()
+		if err != nil || !done || gone {
+			return done, err
+		}
+		state, err := p.state()
+		switch {
+		case err != nil:
+			return false, err
+		case state == placeOpen: // who discards from now on sees it
+			return true, nil
+		case state == placeGone: // nobody removes anything from now on, but it may just have been
+			gone = true
+			continue
+		case n == publishTries:
+			return false, fmt.Errorf("job %s is being discarded: %w", p.Job, ErrState)
+		}
+		pausePublishing(n)
+	}
+}
+
 // publish makes the output whole, unless it is. Another process may be at it,
 // too, and may be done at any time.
 func (p *bucketPlace) publish(l *layout, names []string, success []byte) ([]string, error) {
-	done, err := p.published()
+	done, err := p.settled()
 	if err == nil && !done {
 		if err = p.try(l, names, success); err != nil {
-			if done, failed := p.published(); failed == nil && done {
+			if done, failed := p.settled(); failed == nil && done {
 				err = nil
 			}
 		}
@@ -148,7 +174,7 @@ func (p *bucketPlace) collect(l *layout, names []string) ([]uploadRecord, []stri
 			}
 			names[i] = name
 		}
-		b, _, err := p.client.Get(p.ctx, p.record(names[i]), maxRecord)
+		b, err := p.client.Get(p.ctx, p.record(names[i]), maxRecord)
 		if errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("part %d: the record of its attempt %s is missing: %w", i, names[i], err)
 		}
@@ -250,26 +276,11 @@ func (p *bucketPlace) succeed(success []byte) error {
 	if err != nil {
 		return err
 	}
-	// If somebody discards the job at the same time, it may or may not have seen
-	// _SUCCESS. Once that is over it can be told.
-	for n := 1; ; n++ {
-		state, err := p.state()
-		switch {
-		case err != nil:
-			return err
-		case state == placeOpen:
-			return nil
-		case state == placeGone:
-			done, err := p.published()
-			if err != nil || done {
-				return err
-			}
-			return errors.Join(fmt.Errorf("job %s was discarded meanwhile: %w", p.Job, ErrState), p.removeOurs(at))
-		case n == publishTries:
-			return fmt.Errorf("job %s is being discarded: %w", p.Job, ErrState)
-		}
-		pausePublishing(n)
+	done, err := p.settled()
+	if err == nil && !done {
+		err = errors.Join(fmt.Errorf("job %s was discarded meanwhile: %w", p.Job, ErrState), p.removeOurs(at))
 	}
+	return err
 }
 
 func (p *bucketPlace) removeOurs(at objects.Location) error {
@@ -315,7 +326,7 @@ func (p *bucketPlace) removeRecords() error {
 }
 
 func (p *bucketPlace) removeRecord(name string) error {
-	b, _, err := p.client.Get(p.ctx, p.record(name), maxRecord)
+	b, err := p.client.Get(p.ctx, p.record(name), maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

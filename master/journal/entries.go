@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 
 	"go.etcd.io/bbolt"
@@ -151,8 +150,7 @@ func (e WorkerGone) put(tx tx) error { return tx.Bucket(workersBucket).Delete([]
 
 // Load reads all of the journal.
 func (j *Journal) Load() (c *Content, err error) {
-	old := debug.SetPanicOnFault(true)
-	defer debug.SetPanicOnFault(old)
+	defer faults()()
 	defer guard(j.path, &err)
 	c = &Content{}
 	err = j.db.View(func(tx *bbolt.Tx) error {
@@ -286,6 +284,7 @@ func each(b *bbolt.Bucket, name []byte, f func(n uint32, v []byte) error) error 
 
 // Map reads the result of a map task that is stored.
 func (j *Journal) Map(job string, task uint32) (m *Map, err error) {
+	defer faults()()
 	defer guard(j.path, &err)
 	err = j.db.View(func(tx *bbolt.Tx) error {
 		b, err := jobBucket(tx, job)

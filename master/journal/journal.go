@@ -66,6 +66,7 @@ func Open(dir string) (j *Journal, err error) {
 		return nil, fmt.Errorf("folder of the journal: %w", err)
 	}
 	path := filepath.Join(dir, File)
+	defer faults()()
 	defer guard(path, &err)
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout:      time.Second,
@@ -81,6 +82,13 @@ func Open(dir string) (j *Journal, err error) {
 		return nil, errors.Join(err, db.Close())
 	}
 	return j, nil
+}
+
+// faults has accesses to pages that the file does not have (any more) be panics in this
+// goroutine, until what it returns is called. The file is mapped into memory.
+func faults() (end func()) {
+	old := debug.SetPanicOnFault(true)
+	return func() { debug.SetPanicOnFault(old) }
 }
 
 // guard makes an error of a panic that damaged pages cause within bbolt.
@@ -111,8 +119,6 @@ func damaged(path string, err error) error {
 }
 
 func (j *Journal) begin() error {
-	old := debug.SetPanicOnFault(true)
-	defer debug.SetPanicOnFault(old)
 	err := j.db.Update(func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(metaBucket)
 		if meta == nil {
@@ -187,6 +193,9 @@ func (j *Journal) Watch(before, after func() error) {
 	j.before, j.after = before, after
 }
 
+// DontSync has writes return before they are on the disk. It is for tests, which survive no loss of power.
+func (j *Journal) DontSync() { j.db.NoSync = true }
+
 // Write stores entries, all or none. When it returns, they are on the disk. ErrFull,
 // or another error after which nothing is stored.
 func (j *Journal) Write(entries ...Entry) (err error) {
@@ -200,6 +209,7 @@ func (j *Journal) Write(entries ...Entry) (err error) {
 			return err
 		}
 	}
+	defer faults()()
 	defer guard(j.path, &err)
 	err = j.db.Update(func(tx *bbolt.Tx) error {
 		for _, e := range entries {

@@ -12,6 +12,8 @@ import (
 type durations struct {
 	counts []uint32
 	total  uint32
+	middle int    // bucket of the median
+	below  uint32 // how many are in buckets before it
 }
 
 // steps is how many buckets a power of two has.
@@ -43,15 +45,28 @@ func (d *durations) add(v time.Duration) {
 	}
 	d.counts[b]++
 	d.total++
-}
-
-func (d *durations) median() time.Duration {
-	var seen uint32
-	for b, n := range d.counts {
-		seen += n
-		if n > 0 && seen >= (d.total+1)/2 {
-			return upper(b)
+	if b < d.middle {
+		d.below++
+	}
+	// The middle moves by a few steps at a time.
+	for half := (d.total + 1) / 2; ; {
+		switch {
+		case d.below >= half:
+			d.middle--
+			d.below -= d.counts[d.middle]
+		case d.below+d.counts[d.middle] < half:
+			d.below += d.counts[d.middle]
+			d.middle++
+		default:
+			return
 		}
 	}
-	return 0
+}
+
+// median is 0 if there are none.
+func (d *durations) median() time.Duration {
+	if d.total == 0 {
+		return 0
+	}
+	return upper(d.middle)
 }

@@ -320,10 +320,14 @@ func (w *world) settle(i int, written bool) {
 	if !written {
 		w.s.Release(n)
 		w.apply(Tick{})
+		if w.runs[n] != c.p.w.ID {
+			delete(c.p.has, n) // offered again, it is refused
+		}
 		return
 	}
 	if _, err := w.s.find(n); err != nil {
 		w.t.Logf("%v: too late: %v", n, err)
+		delete(c.p.has, n)
 		w.apply(c.f)
 		if w.s.Won(n) {
 			w.fatalf("%v was too late, and has won", n)

@@ -3,6 +3,7 @@
 package schedule
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"math"
@@ -80,6 +81,7 @@ type job struct {
 	paths   *paths // of map tasks; nil: no worker is near any
 
 	parts, width int      // reduce tasks, digests per map output
+	mapped       int      // map tasks that were ever committed
 	digests      []uint64 // of task t: [t*width, (t+1)*width)
 
 	running [kinds]int // attempts
@@ -181,8 +183,9 @@ func (j *job) missing() int {
 	return len(st.tasks) - st.done
 }
 
-// canReduce: with many workers there is always one that has just died, so a few outputs
-// may be missing; a reduce attempt has enough to fetch meanwhile.
+// canReduce says whether reduce attempts may begin, once all map tasks have been committed. With many workers there is
+// always one that has just died, so a few outputs may be missing: all at once would never be there, and a
+// reduce attempt has enough to fetch meanwhile.
 func (j *job) canReduce() bool { return j.missing()*20 <= len(j.stages[Map].tasks) }
 
 func (j *job) full() bool {
@@ -401,13 +404,17 @@ func (s *State) advance(j *job) {
 		return
 	}
 	st := j.stages[j.stage]
+	if j.stage == Map {
+		if j.mapped == len(st.tasks) && j.canReduce() {
+			s.enter(j, Reduce)
+		}
+		return
+	}
 	if st.done < len(st.tasks) {
 		return
 	}
 	switch j.stage {
 	case Plan: // planned goes on
-	case Map:
-		s.enter(j, Reduce)
 	case Reduce:
 		s.halt(j, "all that needed it is committed")
 		s.release(j)
@@ -442,29 +449,21 @@ func (s *State) shape(j *job, p *Planned) error {
 	st := newStage(j, Map, n)
 	j.stages[Map] = st
 	j.digests = make([]uint64, n*width)
-	if !slices.IsSortedFunc(p.Splits, func(a, b Split) int { return compare(b.Bytes, a.Bytes) }) {
+	if !slices.IsSortedFunc(p.Splits, func(a, b Split) int { return cmp.Compare(b.Bytes, a.Bytes) }) {
 		st.order = make([]uint32, n)
 		st.rank = make([]uint32, n)
 		for i := range st.order {
 			st.order[i] = uint32(i)
 		}
-		slices.SortStableFunc(st.order, func(a, b uint32) int { return compare(p.Splits[b].Bytes, p.Splits[a].Bytes) })
+		slices.SortFunc(st.order, func(a, b uint32) int {
+			return cmp.Or(cmp.Compare(p.Splits[b].Bytes, p.Splits[a].Bytes), cmp.Compare(a, b))
+		})
 		for r, i := range st.order {
 			st.rank[i] = uint32(r)
 		}
 	}
 	j.paths = newPaths(p.Splits)
 	return nil
-}
-
-func compare(a, b int64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // halt stops all that runs and waits of a job.

@@ -130,7 +130,7 @@ type search struct {
 	steps    int
 }
 
-// best returns the member with the best score, the first of equals, that has need bytes of free
+// best returns a member with the best score that has need bytes of free
 // memory (0: its share of a slot) and is neither not nor nor. Where memory is scarce it may be a
 // lesser one; nil only if there is none.
 func (p *pool) best(need int64, not, nor *worker) *worker {

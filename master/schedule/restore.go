@@ -85,7 +85,7 @@ func (s *State) restore(r *RestoredJob) {
 		}
 	}
 	switch {
-	case maps.done < len(maps.tasks):
+	case j.mapped < len(maps.tasks):
 		j.stage = Map
 	case reduces.done < len(reduces.tasks):
 		j.stages[Reduce] = reduces
@@ -114,6 +114,9 @@ func (s *State) restoreMap(j *job, n Attempt, c *Finished) {
 	copy(j.digests[int(n.Task)*j.width:], c.Digests)
 	if !t.have {
 		st.done++
+	}
+	if !t.ran {
+		j.mapped++
 	}
 	t.have, t.ran = true, true
 	t.winNumber, t.winEpoch = n.Number, n.Epoch

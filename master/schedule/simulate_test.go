@@ -43,6 +43,7 @@ type outcome struct {
 	failed, reruns, resets            int
 	virtual                           time.Duration
 	inApply, longest                  time.Duration
+	cpu                               time.Duration
 	heap                              uint64
 	problems                          []string
 }
@@ -69,7 +70,7 @@ type simWorker struct {
 	away     bool
 	draining bool
 	dead     bool
-	has      map[Attempt]struct{}
+	has      map[Attempt]int // and how many map outputs it lacks
 	outputs  []Attempt
 }
 
@@ -169,7 +170,7 @@ func (m *simulation) plan() *Planned {
 
 func (m *simulation) join() {
 	m.names++
-	p := &simWorker{w: Worker{ID: fmt.Sprintf("w%d", m.names), Slots: m.slots, Memory: m.memory}, has: map[Attempt]struct{}{}}
+	p := &simWorker{w: Worker{ID: fmt.Sprintf("w%d", m.names), Slots: m.slots, Memory: m.memory}, has: map[Attempt]int{}}
 	if m.racks > 0 {
 		p.w.Local = []string{fmt.Sprintf("/rack%d", m.names%m.racks)}
 	}
@@ -202,6 +203,9 @@ func (m *simulation) notice(p *simWorker) {
 		return
 	}
 	o := p.outputs[m.rng.IntN(len(p.outputs))]
+	if v, ok := m.s.Job(o.Job); !ok || v.Stage != Reduce {
+		return
+	}
 	for _, v := range m.s.Attempts(o.Job) {
 		if v.State == "running" && v.Attempt.Stage == Reduce {
 			m.after(time.Second, func() { m.tell(OutputLost{Reader: v.Attempt, Output: o, Worker: p.w.ID, Error: "connection refused"}) })
@@ -280,6 +284,10 @@ func (m *simulation) tell(e Event) {
 			if p := m.procs[a.Worker]; p != nil && !p.away {
 				delete(p.has, a.Attempt)
 			}
+		case Relocate:
+			if p := m.procs[a.Worker]; p != nil && !p.away && p.has[a.Reader] > 0 {
+				p.has[a.Reader]--
+			}
 		case Left:
 			if p := m.procs[a.Worker]; p != nil && !p.dead {
 				p.dead = true
@@ -319,7 +327,11 @@ func (m *simulation) launch(l Launch) {
 	if p == nil || p.away {
 		return // nobody hears it
 	}
-	p.has[l.Attempt] = struct{}{}
+	p.has[l.Attempt] = 0
+	if l.Attempt.Stage == Reduce {
+		v, _ := m.s.Job(l.Attempt.Job)
+		p.has[l.Attempt] = v.Map.Tasks - v.Map.Done
+	}
 	mean := 20 * time.Second
 	if l.Attempt.Stage == Reduce {
 		mean = 60 * time.Second
@@ -336,7 +348,8 @@ func (m *simulation) launch(l Launch) {
 }
 
 func (m *simulation) finish(p *simWorker, n Attempt, fails bool) {
-	if _, has := p.has[n]; !has || p.dead {
+	lacks, has := p.has[n]
+	if !has || p.dead {
 		return
 	}
 	if p.away {
@@ -348,11 +361,9 @@ func (m *simulation) finish(p *simWorker, n Attempt, fails bool) {
 		m.tell(Failed{Attempt: n, Worker: p.w.ID, Error: "it failed", Infrastructure: m.rng.IntN(4) == 0})
 		return
 	}
-	if n.Stage == Reduce {
-		if v, ok := m.s.Job(n.Job); ok && v.Map.Done < v.Map.Tasks {
-			m.after(time.Second, func() { m.finish(p, n, fails) }) // it waits for a map output
-			return
-		}
+	if lacks > 0 {
+		m.after(time.Second, func() { m.finish(p, n, fails) })
+		return
 	}
 	delete(p.has, n)
 	if m.s.Offer(n, p.w.ID) != nil {
@@ -382,7 +393,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "one job, failures", seed: 1, workers: 10_000, slots: 4, jobs: 1, maps: 1_000_000, parts: 4,
-		death: 10 * time.Hour, absence: 10 * time.Hour, slow: 0.02, failing: 0.01, changed: 0.001, drain: time.Minute,
+		death: 10 * time.Hour, absence: 10 * time.Hour, slow: 0.02, failing: 0.01, changed: 0.00001, drain: time.Minute,
 	},
 	{
 		name: "100 jobs, failures", seed: 1, workers: 10_000, slots: 4, jobs: 100, maps: 10_000, parts: 20,
@@ -395,9 +406,9 @@ var scenarios = []scenario{
 }
 
 func report(t *testing.T, sc scenario, o outcome, wall time.Duration) {
-	t.Logf("%s: %d workers, %d map and %d reduce tasks; wall %.1f s, in the scheduler %.2f s, %d events, %.2f us each, longest %v, %d actions, %d launches, %d copies; "+
+	t.Logf("%s: %d workers, %d map and %d reduce tasks; wall %.1f s, processor %.1f s; in the scheduler %.2f s, %d events, %.2f us each, longest %v, %d actions, %d launches, %d copies; "+
 		"%d deaths, %d absences, %d drains, %d attempts failed, %d reruns, %d resets; virtual %v; heap %d MiB",
-		sc.name, sc.workers, sc.jobs*sc.maps, sc.jobs*sc.parts, wall.Seconds(), o.inApply.Seconds(), o.events, float64(o.inApply.Microseconds())/float64(o.events), o.longest, o.actions, o.launches, o.copies,
+		sc.name, sc.workers, sc.jobs*sc.maps, sc.jobs*sc.parts, wall.Seconds(), o.cpu.Seconds(), o.inApply.Seconds(), o.events, float64(o.inApply.Microseconds())/float64(o.events), o.longest, o.actions, o.launches, o.copies,
 		o.deaths, o.absences, o.drains, o.failed, o.reruns, o.resets, o.virtual.Round(time.Second), o.heap>>20)
 	for _, p := range o.problems {
 		t.Error(p)
@@ -417,6 +428,7 @@ func TestSimulation(t *testing.T) {
 			}
 			sc.death /= 15
 			sc.absence /= 15
+			sc.changed *= 100
 			begin := time.Now()
 			o := simulate(sc)
 			report(t, sc, o, time.Since(begin))
@@ -440,8 +452,9 @@ func TestScale(t *testing.T) {
 	for _, sc := range scenarios {
 		t.Run(sc.name, func(t *testing.T) {
 			runtime.GC()
-			begin := time.Now()
+			begin, used := time.Now(), processorTime()
 			o := simulate(sc)
+			o.cpu = processorTime() - used
 			report(t, sc, o, time.Since(begin))
 		})
 	}

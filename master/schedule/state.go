@@ -570,6 +570,7 @@ func (s *State) mapped(st *stage, i uint32, w *worker, digests []uint64) {
 	again := t.ran
 	t.ran = true
 	if !again {
+		j.mapped++
 		copy(was, digests)
 	} else {
 		s.compare(j, i, was, digests)

@@ -26,7 +26,7 @@ import (
 )
 
 // pushesAtOnce is how many outputs are pushed at once for one request.
-const pushesAtOnce = 4
+const pushesAtOnce = 8
 
 // Push serves api.Peer's Push.
 func (x *Exchange) Push(req *api.PushRequest, stream grpc.ServerStreamingServer[api.PushReply]) error {

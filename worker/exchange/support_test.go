@@ -62,6 +62,9 @@ type worker struct {
 	served   chan struct{}
 	mu       sync.Mutex
 	conns    map[string]*grpc.ClientConn
+	// of a lab; nil: of this host
+	dialIn func(ctx context.Context, address string) (net.Conn, error)
+	close  func() error
 	// hooks of the server; nil: none
 	onPush  func(*api.PushRequest) error
 	onFetch func(*api.FetchRequest, *api.FetchBlock) (*api.FetchBlock, error)
@@ -98,6 +101,15 @@ func start(t *testing.T, id string, s settings) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.run(s, l)
+	return w
+}
+
+// run starts a worker that has a receiver and a sender.
+func (w *worker) run(s settings, l net.Listener) {
+	t, id := w.t, w.id
+	t.Helper()
+	var err error
 	w.address = l.Addr().String()
 	s.options.Dir, s.options.Receiver, s.options.Sender, s.options.Dial = w.dir, w.receiver, w.sender, w.dial
 	s.options.Address, s.options.Worker = w.address, id
@@ -106,7 +118,6 @@ func start(t *testing.T, id string, s settings) *worker {
 	}
 	w.serve(l)
 	t.Cleanup(w.stop)
-	return w
 }
 
 type peerServer struct {
@@ -178,7 +189,11 @@ func (w *worker) dial(_ context.Context, address string) (*grpc.ClientConn, erro
 	if c := w.conns[address]; c != nil {
 		return c, nil
 	}
-	c, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()), rpc.Reconnect())
+	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), rpc.Reconnect()}
+	if w.dialIn != nil {
+		opts = append(opts, grpc.WithContextDialer(w.dialIn))
+	}
+	c, err := grpc.NewClient("passthrough:///"+address, opts...)
 	if err == nil {
 		w.conns[address] = c
 	}
@@ -196,7 +211,11 @@ func (w *worker) stop() {
 		err = errors.Join(err, fmt.Errorf("%d jobs are left", len(w.x.jobs)))
 	}
 	w.x.mu.Unlock()
-	err = errors.Join(err, w.sender.Close(), w.receiver.Close())
+	if w.close != nil {
+		err = errors.Join(err, w.close())
+	} else {
+		err = errors.Join(err, w.sender.Close(), w.receiver.Close())
+	}
 	if err != nil {
 		w.t.Error(err)
 	}

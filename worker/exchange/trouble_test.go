@@ -537,29 +537,61 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestManyOutputs asks one worker for more outputs than go in one call.
-func TestManyOutputs(t *testing.T) {
-	ctx := testContext(t)
-	w, v := start(t, "a", settings{}), start(t, "b", settings{})
-	j := newJob(1, fold.Sum)
-	var outs []Output
-	for m := range maxOutputs + 30 {
-		j.outputs = append(j.outputs, []map[string]value{{fmt.Sprint("k", m%7): {big.NewInt(int64(m))}}})
-		outs = append(outs, j.keep(t, v, m, 0))
-	}
-	var calls atomic.Int64
-	v.onPush = func(r *api.PushRequest) error {
-		calls.Add(1)
-		if len(r.Outputs) > maxOutputs {
-			t.Errorf("%d outputs in a call", len(r.Outputs))
+// TestReady cuts outputs into calls, and says when there is more to ask for.
+func TestReady(t *testing.T) {
+	x := &Exchange{opts: Options{Worker: "self"}}
+	in := &api.ReduceInput{}
+	state := map[uint32]*pushing{}
+	var tasks []uint32
+	for i := range uint32(maxOutputs + 40) {
+		o := &api.MapOutput{Task: i, Worker: "w", Address: "w:1", Pairs: 1}
+		switch i {
+		case 0, 1:
+			o.Worker, o.Address = "self", ""
+		case 2:
+			o.Address = "" // nowhere
+		case 3:
+			o.Worker, o.Address = "v", "v:1"
 		}
-		return nil
+		in.Outputs = append(in.Outputs, o)
+		state[i] = &pushing{}
+		tasks = append(tasks, i)
 	}
-	got, err := w.x.Gather(ctx, j.gather(t, j.input(0, outs, func(int) *worker { return v })))
-	if err == nil {
-		err = j.checkFolded(got, 0)
+	s := &gathering{x: x, in: in, where: newLocations(in.Outputs)}
+	sizes := func(most int) (list []int, wake time.Duration) {
+		calls, wake := s.ready(state, tasks, most)
+		for _, c := range calls {
+			list = append(list, len(c))
+			for _, o := range c {
+				if o.Worker != c[0].Worker || o.Task == 2 {
+					t.Errorf("%v in a call to %s", o, c[0].Worker)
+				}
+			}
+		}
+		return list, wake
 	}
-	if err != nil || calls.Load() != 2 || got.Pairs != 7 {
-		t.Errorf("%v, %d calls, %+v", err, calls.Load(), got)
+	if got, wake := sizes(9); fmt.Sprint(got) != fmt.Sprint([]int{2, 1, maxOutputs, 36}) || wake >= 0 {
+		t.Errorf("%v, wake %v", got, wake)
+	}
+	if got, _ := sizes(3); fmt.Sprint(got) != fmt.Sprint([]int{2, 1, maxOutputs}) {
+		t.Errorf("with three calls: %v", got)
+	}
+	for i := range tasks[4:] {
+		state[uint32(i+4)].call = 7
+	}
+	state[0].done = true
+	state[1].after = time.Now().Add(time.Hour)
+	state[3].after = time.Now().Add(time.Minute)
+	if got, wake := sizes(9); len(got) != 0 || wake <= 0 || wake > time.Minute {
+		t.Errorf("while all is under way: %v, wake %v", got, wake)
+	}
+	// What has moved is asked for at once, although a call for it is under way.
+	for _, i := range []uint32{1, 5} {
+		if err := s.where.move(&api.MapOutput{Task: i, Worker: "u", Address: "u:1", Pairs: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _ := sizes(9); fmt.Sprint(got) != "[2]" {
+		t.Errorf("after two have moved: %v", got)
 	}
 }

@@ -44,7 +44,7 @@ func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := len(p)
-	if l.done {
+	if l.done || n == 0 {
 		return n, nil
 	}
 	l.total += int64(n)

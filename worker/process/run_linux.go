@@ -26,11 +26,12 @@ import (
 const (
 	// look is how often a child's memory and progress are looked at.
 	look = 100 * time.Millisecond
-	// parting is how long a child may take to end after its last reply.
-	parting = 5 * time.Second
 	// Of a program's output, so much is told with an error.
 	tailLines, tailBytes = 12, 2000
 )
+
+// parting is how long a child may take to end after its last reply. Tests shorten it.
+var parting = 5 * time.Second
 
 // Run runs a child until it has replied, or until ctx is done, and kills what is left
 // of it. An error is an *Error, or that of ctx (its cause). After Run nothing of the

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 		program(what)
 		os.Exit(0)
 	}
+	parting = time.Second
 	goleak.VerifyTestMain(m)
 }
 
@@ -44,7 +45,7 @@ func program(what string) {
 		fmt.Println(err)
 		return
 	case "patient": // a worker that is stopped for longer than its attempt may stand still
-		spec := spec(os.Getenv("RUNNER_DIR"), "work2")
+		spec := spec(os.Getenv("RUNNER_DIR"), "await")
 		spec.StallTimeout = 2 * time.Second
 		once := false
 		spec.Progress = func(task.Progress) {
@@ -63,6 +64,8 @@ func program(what string) {
 		os.Exit(2)
 	case "mute":
 		time.Sleep(time.Hour)
+	case "files": // does what it can
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 200, Max: 200})
 	}
 	h, ok, err := task.Attach()
 	if !ok || err != nil {
@@ -100,6 +103,13 @@ func program(what string) {
 			fmt.Sprintf("leader=%v", sid == os.Getpid() && unix.Getpgrp() == os.Getpid()), "request="+req.Job)...)
 	case "files":
 		n := 0
+		for { // it was asked for by the hello, which may not have been heard yet
+			var now unix.Rlimit
+			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &now); err != nil || now.Cur == 50 {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
 		for {
 			if _, err := os.Open(os.DevNull); err != nil {
 				break
@@ -129,10 +139,13 @@ func program(what string) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		result()
-	case "work2":
-		for i := range int64(80) {
-			say(&task.Reply{Progress: &task.Progress{Records: i + 1}})
-			time.Sleep(50 * time.Millisecond)
+	case "await":
+		say(&task.Reply{Progress: &task.Progress{Records: 1}})
+		for {
+			if _, err := os.Stat(filepath.Join(os.Getenv("TMPDIR"), "go")); err == nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
 		}
 		result()
 	case "leak":
@@ -149,8 +162,8 @@ func program(what string) {
 			cmd.Env = append(os.Environ(), "PROGRAM=sleep")
 			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: i == 0, Setpgid: i == 1}
-			if i == 2 {
-				cmd.Env = []string{"PROGRAM=sleep"}
+			if i == 1 || i == 2 {
+				cmd.Env = []string{"PROGRAM=sleep", "OF=" + os.Getenv("TMPDIR")}
 			}
 			if err := cmd.Start(); err != nil {
 				fmt.Println(err)
@@ -221,7 +234,7 @@ func spec(dir, what string, env ...string) Spec {
 func none(t *testing.T, dir string) {
 	t.Helper()
 	for _, e := range processes() {
-		if !e.zombie && marked(e.pid, dir) {
+		if !e.zombie && (marked(e.pid, dir) || strings.Contains(environ(e.pid), "OF="+dir+"\x00")) {
 			t.Errorf("process %d is left", e.pid)
 			_ = unix.Kill(e.pid, unix.SIGKILL)
 		}
@@ -555,14 +568,14 @@ func TestWorkerKilled(t *testing.T) {
 			t.Fatal("the child outlives its worker")
 		}
 	}
-	Sweep(parent)
-	none(t, dir)
-	// This one gave up every mark, and its session is gone.
+	// These gave up every mark, and whoever knew their session is gone.
 	for _, e := range processes() {
-		if environ(e.pid) == "PROGRAM=sleep\x00" {
+		if strings.Contains(environ(e.pid), "OF="+dir+"\x00") {
 			_ = unix.Kill(e.pid, unix.SIGKILL)
 		}
 	}
+	Sweep(parent)
+	none(t, dir)
 }
 
 func environ(pid int) string {
@@ -595,9 +608,14 @@ func TestStoppedWorker(t *testing.T) {
 	if _, err := io.ReadFull(out, begun); err != nil {
 		t.Fatal(err)
 	}
+	time.Sleep(400 * time.Millisecond) // it has taken note of the progress
 	_ = cmd.Process.Signal(syscall.SIGSTOP)
 	time.Sleep(3 * time.Second)
 	_ = cmd.Process.Signal(syscall.SIGCONT)
+	time.Sleep(400 * time.Millisecond) // it looks after its attempt meanwhile
+	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {
+		t.Error(err)
+	}
 	rest, _ := io.ReadAll(out)
 	_ = cmd.Wait()
 	if !strings.Contains(string(rest), "result <nil>") {
