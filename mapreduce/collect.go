@@ -18,7 +18,8 @@ type Row[K, R any] struct {
 
 // Collect runs a job and returns its rows in memory, in key order, or in the
 // order of Rank if the job has a Top. Options.Output and Options.Partitions are
-// not looked at.
+// not looked at. It always runs here, also in a process of a cluster (see
+// [Runnable]), each of which then does the same work.
 func Collect[K, V, R any](ctx context.Context, job *Job[K, V, R], opts Options) ([]Row[K, R], *Result, error) {
 	p, err := job.compile()
 	if err != nil {

@@ -97,7 +97,8 @@ type engine struct {
 	cut     atomic.Int64
 }
 
-// Run runs the job in this process on all cores.
+// Run runs the job in this process on all cores, or stands for it in a process of a
+// cluster; see [Runnable].
 func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (res *Result, err error) {
 	p, err := j.compile()
 	if here != nil {

@@ -110,7 +110,13 @@ func (h *host) run(ctx context.Context, c code, name string, invalid error, opts
 
 // finish sends the last message and ends the process.
 func (h *host) finish(r *task.Reply) {
-	if err := h.conn.Reply(r); err != nil {
+	err := h.conn.Reply(r)
+	if errors.Is(err, task.ErrMessage) { // a plan of millions of files, say
+		err = h.conn.Reply(&task.Reply{Error: &task.Error{
+			Message: fmt.Sprintf("what the %s task has to say is too much: %v; use fewer files or partitions", h.req.Kind, err), Permanent: true,
+		}})
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "quern:", h.gone(err))
 		os.Exit(exitOrphan)
 	}

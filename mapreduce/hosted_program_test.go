@@ -16,11 +16,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/input"
@@ -28,6 +31,7 @@ import (
 	"github.com/quernmr/quern/mapreduce/rows"
 	"github.com/quernmr/quern/mapreduce/task"
 	"github.com/quernmr/quern/mapreduce/task/tasktest"
+	"github.com/quernmr/quern/shuffle/pairs"
 	"github.com/quernmr/quern/shuffle/spill"
 )
 
@@ -210,6 +214,7 @@ func TestTaskFailures(t *testing.T) {
 		}},
 		{shape: "slow", want: "version", permanent: true, spoil: func(_ *testing.T, _ *program, r *task.Request) { r.Protocol++ }},
 		{shape: "slow", want: "does not know", permanent: true, spoil: func(_ *testing.T, _ *program, r *task.Request) { r.Kind = "bake" }},
+		{shape: "slow", want: "without a folder", permanent: true, spoil: func(_ *testing.T, _ *program, r *task.Request) { r.Dir = "" }},
 		{shape: "slow", want: "without a split", permanent: true, spoil: func(_ *testing.T, _ *program, r *task.Request) { r.Map = nil }},
 		{shape: "slow", want: "without a part", permanent: true, spoil: func(_ *testing.T, _ *program, r *task.Request) { r.Reduce = nil }},
 		{shape: "slow", want: "without parts", permanent: true, spoil: func(_ *testing.T, _ *program, r *task.Request) { r.Commit = nil }},
@@ -626,4 +631,80 @@ func TestUploadsInTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	sameTree(t, tree(t, p.Output), tree(t, q.Output))
+}
+
+// What a manifest says, worked out by hand.
+func TestManifest(t *testing.T) {
+	p := &program{Shape: "sum", Inputs: []string{text(t, "b a\na\nlonger-than-thirty-two-bytes-and-more-than-64-bytes-so-it-is-of-no-class\n")}, Output: filepath.Join(t.TempDir(), "out")}
+	var c task.Constants
+	o, err := (&tasktest.Runner{Command: p.command(t), Dir: t.TempDir(), Before: func(req *task.Request) { c = req.Constants }}).Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := pairs.Seed{A: c.Seed[0], B: c.Seed[1]}
+	long := "longer-than-thirty-two-bytes-and-more-than-64-bytes-so-it-is-of-no-class"
+	// Lengths, key, and a payload: no carries, and the sum as a signed varint.
+	content := "\x01\x02a\x00\x04" + "\x01\x02b\x00\x02" + string(rune(len(long))) + "\x02" + long + "\x00\x02"
+	want := task.Manifest{
+		Pairs: 3, Bytes: 3 + 3 + int64(len(long)) + 2, Digest: xxh3.HashString(content),
+		Check:  []uint64{2*seed.HashBytes([]byte("a")) + seed.HashBytes([]byte("b")) + seed.HashBytes([]byte(long))},
+		SumAbs: [][2]uint64{{0, 4}}, Keys: [5]uint64{2, 0, 0, 0, 1},
+	}
+	if got := o.Maps[0].Parts; len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if o.Maps[0].Emitted != 4 || o.Maps[0].Records != 3 {
+		t.Errorf("%+v", o.Maps[0])
+	}
+}
+
+// A map task that runs again has the same manifests, with whatever means; one of
+// other pairs has another digest where they differ.
+func TestDigests(t *testing.T) {
+	var b strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&b, "w%d x%d\n", i, i%100)
+	}
+	path := text(t, b.String())
+	other := text(t, b.String()+"x7\n")
+	digests := func(shape, path string, memory int64, workers int) (parts []task.Manifest, spilled bool) {
+		p := &program{Shape: shape, Inputs: []string{path}, Output: filepath.Join(t.TempDir(), "out"), Parts: 5, Split: 1 << 30}
+		r := &tasktest.Runner{Command: p.command(t), Dir: t.TempDir(), Memory: memory, Workers: workers}
+		reply, err := r.Do(context.Background(), &task.Request{Kind: task.Plan})
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := &task.Request{Kind: task.Map, Plan: reply.Plan.Plan, Constants: task.Constants{Seed: [2]uint64{1, 2}, Partitions: 5, Parts: 5}, Map: &task.MapRequest{}}
+		if reply, err = r.Do(context.Background(), req); err != nil {
+			t.Fatal(err)
+		}
+		return reply.Map.Parts, reply.Map.Spills > 0
+	}
+	for _, shape := range []string{"sum", "grouped", "decimals"} {
+		want, _ := digests(shape, path, 256<<20, 1)
+		spills := false
+		for _, c := range []struct {
+			memory  int64
+			workers int
+		}{{256 << 20, 3}, {16 << 20, 1}, {16 << 20, 2}} {
+			got, spilled := digests(shape, path, c.memory, c.workers)
+			spills = spills || spilled
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %+v with %+v, else %+v", shape, got, c, want)
+			}
+		}
+		if shape == "grouped" && !spills {
+			t.Error("nothing was spilled")
+		}
+		got, _ := digests(shape, other, 256<<20, 1)
+		differ := 0
+		for i := range got {
+			if got[i].Digest != want[i].Digest {
+				differ++
+			}
+		}
+		if differ != 1 {
+			t.Errorf("%s: one more word changed %d digests", shape, differ)
+		}
+	}
 }

@@ -40,6 +40,9 @@ func (h *host) dispatch(ctx context.Context, c code, opts Options) (*task.Reply,
 	missing := func(what string) error {
 		return &permanent{fmt.Errorf("a request for a %s task without %s", h.req.Kind, what)}
 	}
+	if h.req.Dir == "" && (h.req.Kind == task.Map || h.req.Kind == task.Reduce) {
+		return nil, missing("a folder")
+	}
 	switch h.req.Kind {
 	case task.Plan:
 		r, err := e.planTask(ctx, target, h.req.Job)

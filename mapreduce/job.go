@@ -100,6 +100,14 @@ type Codec[V any] struct {
 // Runnable is a Job of any type.
 type Runnable interface {
 	// Run runs the job in this process on all cores.
+	//
+	// In a process that a worker of a cluster started, it does the task that the
+	// worker wants done, and ends the process; or it returns what the job's run
+	// on the cluster has returned, if a later call is the one that is meant. So
+	// that all of these processes come to the same calls, a program calls Run one
+	// call after the other, and how often and with what follows from its arguments
+	// and from what earlier calls returned. What it does beside that is done again
+	// in every such process.
 	Run(ctx context.Context, opts Options) (*Result, error)
 	// Explain says how Run would go about it.
 	Explain(ctx context.Context, opts Options) (*Explanation, error)
@@ -188,7 +196,8 @@ type Explanation struct {
 	Notes      []string `json:"notes,omitempty"`
 }
 
-// Run runs a job in this process on all cores.
+// Run runs a job in this process on all cores, or stands for it in a process of a
+// cluster; see [Runnable].
 func Run(ctx context.Context, job Runnable, opts Options) (*Result, error) {
 	return job.Run(ctx, opts)
 }

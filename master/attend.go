@@ -122,8 +122,11 @@ func (a attendance) Attend(stream grpc.BidiStreamingServer[api.WorkerMessage, ap
 		select {
 		case <-s.wake:
 		case <-s.ended:
-			if s.reason == errStopping {
+			switch s.reason {
+			case errStopping:
 				return errStopping
+			case io.EOF: // it has left
+				return nil
 			}
 			return status.Error(codes.Aborted, s.reason.Error())
 		case err := <-received:
@@ -156,7 +159,7 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 		w.session.end(errReplaced)
 	}
 	moved := w.up && w.hello.Address != h.Address
-	w.hello, w.session, w.left = h, s, false
+	w.hello, w.session = h, s
 	w.heard.Store(int64(now))
 	welcome := &api.Welcome{Epoch: m.Epoch(), Cluster: m.Cluster(), LeaseMs: m.opts.Lease.Milliseconds()}
 	up := schedule.Worker{ID: h.Worker, Name: h.Name, Slots: int(h.Slots), Memory: h.Memory, Local: h.Local}
@@ -217,6 +220,9 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 	m.tellSuspect(w)
 	if w.draining {
 		m.apply(schedule.WorkerDrain{ID: w.id})
+	}
+	if w.left {
+		s.drain = true // it may not have heard
 	}
 	// Moves that were told while it could not hear are told again.
 	for _, j := range m.jobs {
@@ -302,10 +308,6 @@ func (m *Master) hangUp(s *session) {
 		return
 	}
 	w.session = nil
-	if w.left {
-		m.workerGone(w, io.EOF)
-		return
-	}
 	m.log.Warn("a worker's stream has ended; its lease goes on", "worker", w.id, "name", w.hello.Name)
 	m.tellSuspect(w)
 }

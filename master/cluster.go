@@ -401,8 +401,8 @@ func (c clusterService) Watch(r *api.WatchRequest, stream grpc.ServerStreamingSe
 	}
 }
 
-// Cancel implements api.ClusterServer. It returns when the job has ended, or with the
-// call's deadline.
+// Cancel implements api.ClusterServer. It returns when the job has ended, or shortly before the
+// call's deadline with how it stands then.
 func (c clusterService) Cancel(ctx context.Context, r *api.CancelRequest) (*api.CancelReply, error) {
 	m := c.m
 	user := userOf(ctx)
@@ -422,6 +422,10 @@ func (c clusterService) Cancel(ctx context.Context, r *api.CancelRequest) (*api.
 		return nil, err
 	}
 	m.log.Info("a job is cancelled", "job", id, "user", user, "from", caller(ctx), "reason", r.Reason)
+	deadline, _ := ctx.Deadline() // guardUnary sees to it that there is one
+	left := time.Until(deadline)
+	t := time.NewTimer(left - min(left/4, time.Second))
+	defer t.Stop()
 	for {
 		var s *api.JobStatus
 		var changed <-chan struct{}
@@ -436,6 +440,8 @@ func (c clusterService) Cancel(ctx context.Context, r *api.CancelRequest) (*api.
 		}
 		select {
 		case <-changed:
+		case <-t.C:
+			return &api.CancelReply{Job: s}, nil
 		case <-ctx.Done():
 			return nil, status.FromContextError(ctx.Err()).Err()
 		case <-m.stopping:
@@ -533,12 +539,18 @@ func (c clusterService) Workers(ctx context.Context, _ *api.WorkersRequest) (*ap
 	m := c.m
 	r := &api.WorkersReply{}
 	err := m.do(ctx, func() {
+		running := map[string]uint32{}
+		for _, j := range m.jobs {
+			for _, a := range j.running {
+				running[a.worker]++
+			}
+		}
 		for _, w := range m.workers {
-			r.Workers = append(r.Workers, m.workerStatus(w))
+			r.Workers = append(r.Workers, m.workerStatus(w, running[w.id]))
 		}
 		for _, w := range m.gone {
 			if m.workers[w.id] == nil {
-				r.Workers = append(r.Workers, m.workerStatus(w))
+				r.Workers = append(r.Workers, m.workerStatus(w, 0))
 			}
 		}
 	})

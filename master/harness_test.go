@@ -183,6 +183,7 @@ type fakeWorker struct {
 	refusals []string
 	lastErr  error
 	drained  bool
+	cut      context.CancelFunc // of its stream
 	cluster  string
 }
 
@@ -288,6 +289,7 @@ func (f *fakeWorker) attend(ctx context.Context) error {
 	}
 	h := f.hello
 	f.mu.Lock()
+	f.cut = cancel
 	h.Running, h.Outputs, h.Cluster = nil, nil, f.cluster
 	for a := range f.running {
 		h.Running = append(h.Running, toAPI(a))
@@ -327,7 +329,7 @@ func (f *fakeWorker) attend(ctx context.Context) error {
 			f.mu.Lock()
 			f.drained = true
 			f.mu.Unlock()
-			return nil
+			f.send <- &api.WorkerMessage{Leaving: true}
 		}
 	}
 }

@@ -180,6 +180,9 @@ func (j *job) begin(a schedule.Attempt, worker string, speculative bool, now tim
 		j.counts[a.Stage].speculative++
 	}
 	j.running[a] = r
+	if a.Stage == schedule.Plan {
+		j.state = api.JobState_JOB_PLANNING
+	}
 	j.touch()
 	return r
 }
@@ -220,8 +223,7 @@ func (j *job) lostWith(worker, why string, m *Master) {
 // stage notes that a job has come to a stage.
 func (m *Master) stage(j *job, s schedule.Stage) {
 	switch s {
-	case schedule.Plan:
-		j.state = api.JobState_JOB_PLANNING
+	case schedule.Plan: // it is queued until an attempt runs
 	case schedule.Map:
 		j.state = api.JobState_JOB_MAPPING
 	case schedule.Reduce:

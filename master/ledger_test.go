@@ -107,7 +107,7 @@ func TestLedgerForgets(t *testing.T) {
 					Keys:   [5]uint64{rapid.Uint64Max(9).Draw(rt, "keys")},
 				})
 			}
-			r.Result.Counters = map[string]int64{"c": rapid.Int64Max(1 << 40).Draw(rt, "counter")}
+			r.Result.Counters = map[string]int64{"c": rapid.Int64Max(1<<40).Draw(rt, "counter")}
 			r.Result.Emitted = rapid.Int64Range(0, 100).Draw(rt, "emitted")
 			return r
 		}

@@ -603,7 +603,7 @@ func TestSuspects(t *testing.T) {
 func TestLargeJob(t *testing.T) {
 	m := startMaster(t, func(o *Options) { o.Limits.Attempts = 20_000 })
 	w := newWorld()
-	d := &model{splits: 1500, parts: 20}
+	d := &model{splits: 1100, parts: 20}
 	if os.Getenv("QUERN_LONG") != "" {
 		d = &model{splits: 10_000, parts: 400}
 	}
@@ -727,8 +727,8 @@ func TestHistory(t *testing.T) {
 	if err != nil || len(list.Jobs) != 1 || list.Jobs[0].Job != running {
 		t.Errorf("running: %v, %v", list, err)
 	}
-	if list.Jobs[0].Waiting == "" {
-		t.Error("it does not say that there are no workers")
+	if s := list.Jobs[0]; s.Waiting == "" || s.State != api.JobState_JOB_QUEUED {
+		t.Errorf("without workers it is %v, and waits since %q", s.State, s.Waiting)
 	}
 }
 
@@ -801,5 +801,35 @@ func TestBadJournal(t *testing.T) {
 	}
 	if _, err := New(m.opts); !errors.Is(err, journal.ErrDamaged) {
 		t.Errorf("a damaged journal: %v", err)
+	}
+}
+
+// A fault of the loop ends Serve with an error; it does not take the process with it.
+func TestLoopFault(t *testing.T) {
+	m := startMaster(t)
+	startWorker(t, m.addr, newWorld(), &model{}, "a")
+	until(t, "the worker", func() bool { return m.about().Workers == 1 })
+	_ = m.do(m.context(), func() { panic("a fault") })
+	err := <-m.served
+	if err == nil || !strings.Contains(err.Error(), "a fault") {
+		t.Errorf("%v", err)
+	}
+	m.served <- nil
+	if _, err := m.client.About(m.context(), &api.AboutRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// The journal is written for real, with syncs, too.
+func TestSynced(t *testing.T) {
+	m := startMaster(t, func(o *Options) { o.noSync = false })
+	w := newWorld()
+	d := &model{splits: 2, parts: 1}
+	startWorker(t, m.addr, w, d, "a")
+	m.wantDone(m.submit(jobFile()), d)
+	m.restart()
+	list, err := m.client.Jobs(m.context(), &api.JobsRequest{})
+	if err != nil || len(list.Jobs) != 1 || list.Jobs[0].State != api.JobState_JOB_DONE {
+		t.Errorf("%v, %v", list, err)
 	}
 }

@@ -42,7 +42,7 @@ func (m *Master) restore() error {
 	var published []*job
 	var asked []schedule.Event
 	for _, r := range content.Running {
-		j, err := m.restoreJob(r)
+		j, commits, err := m.restoreJob(r)
 		if err != nil {
 			return fmt.Errorf("job %s: %w", r.Job.ID, err)
 		}
@@ -55,7 +55,7 @@ func (m *Master) restore() error {
 			published = append(published, j)
 			continue
 		}
-		restored := schedule.RestoredJob{Job: j.spec(), StageAttempts: r.Resets}
+		restored := schedule.RestoredJob{Job: j.spec(), Commits: commits, StageAttempts: r.Resets}
 		if j.plan != nil {
 			restored.Planned = j.planned()
 		}
@@ -65,15 +65,6 @@ func (m *Master) restore() error {
 			} else {
 				asked = append(asked, schedule.JobCancelled{ID: j.rec.ID, Reason: e.Reason})
 			}
-		}
-		for i := range r.Maps {
-			c := &r.Maps[i]
-			m.expect(c.Worker, &api.Hello{Worker: c.Worker, Name: c.Worker})
-			restored.Commits = append(restored.Commits, schedule.Finished{Attempt: c.Attempt, Worker: c.Worker, Digests: digests(&c.Result)})
-		}
-		for i := range r.Reduces {
-			c := &r.Reduces[i]
-			restored.Commits = append(restored.Commits, schedule.Finished{Attempt: c.Attempt, Worker: c.Worker})
 		}
 		jobs = append(jobs, restored)
 	}
@@ -100,10 +91,11 @@ func (m *Master) expect(id string, h *api.Hello) {
 	}
 }
 
-func (m *Master) restoreJob(r *journal.Running) (*job, error) {
+// restoreJob makes a job of what the journal has of it, and lists the results that were taken.
+func (m *Master) restoreJob(r *journal.Running) (*job, []schedule.Finished, error) {
 	submit := &api.SubmitRequest{}
 	if err := proto.Unmarshal(r.Job.Submit, submit); err != nil {
-		return nil, fmt.Errorf("%w: its submission: %w", journal.ErrDamaged, err)
+		return nil, nil, fmt.Errorf("%w: its submission: %w", journal.ErrDamaged, err)
 	}
 	j := newJob(r.Job, submit)
 	j.ending, j.commit, j.commitBy = r.Ending, r.Commit, r.CommitBy
@@ -111,24 +103,24 @@ func (m *Master) restoreJob(r *journal.Running) (*job, error) {
 		j.resets += int(n)
 	}
 	if r.Plan == nil {
-		return j, nil
+		return j, nil, nil
 	}
 	splits, err := task.ParsePlan(r.Plan.Result.Plan)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", journal.ErrDamaged, err)
+		return nil, nil, fmt.Errorf("%w: %w", journal.ErrDamaged, err)
 	}
 	m.setPlan(j, r.Plan, splits)
 	j.totals = r.Totals
 	// The scale never falls, not even if the map task that had it was run again and has it no more.
 	j.ledger.raise(r.Totals.Scale)
-	for i := range r.Maps {
-		c := &r.Maps[i]
+	var commits []schedule.Finished
+	err = m.journal.Maps(r.Job.ID, func(c *journal.Map) error {
 		n := c.Attempt.Task
 		if int64(n) >= int64(j.ledger.maps) || j.ledger.outputs[n].done {
-			return nil, fmt.Errorf("%w: map %d of %d", journal.ErrDamaged, n, j.ledger.maps)
+			return fmt.Errorf("map %d of %d", n, j.ledger.maps)
 		}
 		if err := j.ledger.check(&c.Result); err != nil {
-			return nil, fmt.Errorf("%w: map %d: %w", journal.ErrDamaged, n, err)
+			return fmt.Errorf("map %d: %w", n, err)
 		}
 		j.ledger.add(c)
 		if c.Moved {
@@ -137,15 +129,22 @@ func (m *Master) restoreJob(r *journal.Running) (*job, error) {
 		if r.Plan.Result.TotalOrder && !j.totals.Cut && len(c.Result.Sample) > 0 {
 			j.sample(c.Result.Sample)
 		}
+		m.expect(c.Worker, &api.Hello{Worker: c.Worker, Name: c.Worker})
+		commits = append(commits, schedule.Finished{Attempt: c.Attempt, Worker: c.Worker, Digests: digests(&c.Result)})
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	for i := range r.Reduces {
 		c := &r.Reduces[i]
 		n := c.Attempt.Task
 		if int64(n) >= int64(len(j.reduces)) || j.reduces[n] != nil {
-			return nil, fmt.Errorf("%w: reduce %d of %d", journal.ErrDamaged, n, len(j.reduces))
+			return nil, nil, fmt.Errorf("%w: reduce %d of %d", journal.ErrDamaged, n, len(j.reduces))
 		}
 		j.reduces[n] = c
 		j.reduced++
+		commits = append(commits, schedule.Finished{Attempt: c.Attempt, Worker: c.Worker})
 	}
-	return j, nil
+	return j, commits, nil
 }

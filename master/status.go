@@ -103,6 +103,9 @@ func (m *Master) waits(j *job) string {
 		return m.full.Error()
 	}
 	v, _ := m.state.Job(j.rec.ID)
+	if v.Waiting == "" && j.ending != nil && j.ending.Aborting {
+		return "what it has left of its output is being removed, and then it ends: " + j.ending.Reason
+	}
 	return v.Waiting
 }
 
@@ -121,22 +124,16 @@ func over(s api.JobState) bool {
 }
 
 // workerStatus is how a worker stands.
-func (m *Master) workerStatus(w *worker) *api.WorkerStatus {
+func (m *Master) workerStatus(w *worker, running uint32) *api.WorkerStatus {
 	h := w.hello
 	s := &api.WorkerStatus{
 		Worker: w.id, Name: h.Name, Address: h.Address, Slots: h.Slots, Memory: h.Memory,
 		Shuffle: h.Shuffle, State: "live", Version: h.Version, Local: h.Local,
-	}
-	for _, j := range m.jobs {
-		for _, r := range j.running {
-			if r.worker == w.id {
-				s.Running++
-			}
-		}
+		Running: running,
 	}
 	switch {
 	case m.workers[w.id] != w:
-		s.State, s.Running = "gone", 0
+		s.State = "gone"
 	case w.draining:
 		s.State = "draining"
 	case w.suspected || w.session == nil:

@@ -20,6 +20,7 @@ import (
 
 	"github.com/quernmr/quern/mapreduce/cluster/api"
 	"github.com/quernmr/quern/mapreduce/task"
+	"github.com/quernmr/quern/worker/exchange"
 )
 
 // store is where blobs come from.
@@ -295,5 +296,51 @@ func TestMoves(t *testing.T) {
 	})
 	if n != 101 || !strings.HasPrefix(got.String(), "0 1 2 3 ") || !strings.HasSuffix(got.String(), " 99 100 ") {
 		t.Errorf("%d: %s", n, &got)
+	}
+}
+
+// TestNews tells what is new once, and to a new master all once more.
+func TestNews(t *testing.T) {
+	t.Parallel()
+	w := &Worker{attempts: map[key]*attempt{}, wake: make(chan struct{}, 1), dropped: []string{"old"}}
+	l := &api.Launch{Attempt: &api.Attempt{Job: "j", Stage: "reduce"}, Reduce: &api.ReduceInput{Pairs: 40}}
+	a := &attempt{w: w, key: keyOf(l.GetAttempt()), launch: l, moves: newMoves(), lost: map[uint32]*lostOutput{}}
+	w.attempts[a.key] = a
+	said := func() string {
+		m := w.news()
+		if m == nil {
+			return ""
+		}
+		s := fmt.Sprint(m.GetDropped())
+		for _, p := range m.GetProgress() {
+			s += fmt.Sprintf(" %s %v", p.GetPhase(), p.GetDone())
+		}
+		for _, o := range m.GetLost() {
+			s += fmt.Sprintf(" lost %d", o.GetMapTask())
+		}
+		return s
+	}
+	for i, c := range []struct {
+		do   func()
+		want string
+	}{
+		{func() {}, "[old]"},
+		{func() {}, ""},
+		{func() { a.enter("gathering") }, "[] gathering 0"},
+		{func() { a.count(exchange.Counts{User: 10}) }, "[] gathering 0.125"}, // a quarter of half of the work
+		{func() { a.count(exchange.Counts{User: 10}) }, ""},
+		{func() { a.missing(&api.OutputLost{MapTask: 3}) }, "[] lost 3"},
+		{func() {}, ""},
+		{func() { a.missing(&api.OutputLost{MapTask: 3}) }, "[] lost 3"},
+		{func() { a.repeat() }, "[] gathering 0.125 lost 3"},
+		{func() { w.relocate(&api.Relocate{Reader: l.GetAttempt(), Output: &api.MapOutput{Task: 3}}); a.repeat() }, "[] gathering 0.125"},
+		{func() { a.count(exchange.Counts{Kernel: 30, User: 10}); a.enter("") }, "[]  0.5"},
+		{func() { a.report(task.Progress{Phase: "merge", Done: 0.5}) }, "[] merge 0.75"},
+		{func() { a.report(task.Progress{Phase: "merge", Done: 0.5}) }, ""},
+	} {
+		c.do()
+		if got := said(); got != c.want {
+			t.Errorf("%d: it says %q, want %q", i, got, c.want)
+		}
 	}
 }

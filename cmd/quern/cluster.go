@@ -13,6 +13,7 @@ import (
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/mapreduce/cluster/identity"
 	"github.com/spf13/cobra"
 )
 
@@ -43,6 +44,11 @@ func (s *clusterSettings) add(cmd *cobra.Command) {
 // dial connects to the master. told is called with what the user is to know meanwhile; nil: nobody
 // is told.
 func (s *clusterSettings) dial(ctx context.Context, told func(string)) (*cluster.Client, error) {
+	if s.Certs != "" {
+		if _, _, err := identity.Load(s.Certs, identity.Client); err != nil {
+			return nil, &usageError{err, "'quern certs --help' says how certificates are made"}
+		}
+	}
 	if s.Token == "" && s.Certs != "" {
 		var err error
 		if s.Token, err = ownToken(s.Certs); err != nil {

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -224,19 +225,16 @@ task as 'quern status --tasks' lists it, such as "map 3" (or map-3).`,
 	return cmd
 }
 
+var taskPattern = regexp.MustCompile(`^(plan|map|reduce|commit|abort)[ -](\d+)$`)
+
 // parseTask reads a task's name: "map 3", map-3, or two arguments.
 func parseTask(args []string) (string, error) {
 	if len(args) == 0 {
 		return "", nil
 	}
 	text := strings.Join(args, " ")
-	var stage string
-	var number uint32
-	if _, err := fmt.Sscanf(strings.Replace(text, "-", " ", 1), "%s %d", &stage, &number); err == nil {
-		switch stage {
-		case "plan", "map", "reduce", "commit", "abort":
-			return fmt.Sprintf("%s %d", stage, number), nil
-		}
+	if m := taskPattern.FindStringSubmatch(text); m != nil {
+		return m[1] + " " + m[2], nil
 	}
 	switch text {
 	case "plan", "commit", "abort":

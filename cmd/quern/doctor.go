@@ -38,8 +38,8 @@ frames in them and checks the sums. The last line says who folds with the
 settings as they are, and why.
 
 The settings can also stand in the environment and the configuration file (see
-'quern help configuration'). There is no cluster yet that uses them; doctor
-says what they would do.
+'quern help configuration'). 'quern worker' works by them; doctor says what they
+come to.
 
 Without --interface no network interface is looked at. With it, a program that
 passes everything is attached to it for a moment, unless one is there already;

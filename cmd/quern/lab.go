@@ -201,8 +201,13 @@ func (a *app) labRun(cmd *cobra.Command, f *labFlags, args []string) int {
 	} else if code = exitLab; interrupted(cmd.Context()) {
 		code = a.exitCode(cmd.Context(), err)
 	}
-	if stopErr := cluster.stop(code == 0 && err == nil, say); stopErr != nil && err == nil {
+	logs, stopErr := cluster.stop(code == 0 && err == nil)
+	if stopErr != nil && err == nil {
 		code, err = exitLab, stopErr
+	}
+	if report.Logs = logs; logs != "" {
+		// Said even if nothing but errors is to be: nobody else knows of that folder.
+		fmt.Fprintf(a.stderr, "lab: the logs of master and workers are in %s\n", logs)
 	}
 	counters, countErr := lab.Counters()
 	if closeErr := lab.Close(); closeErr != nil && err == nil {
@@ -296,6 +301,7 @@ type labReport struct {
 	Held     uint64       `json:"held"`
 	Unheld   uint64       `json:"not_held"`
 	Overrun  uint64       `json:"overrun"`
+	Logs     string       `json:"logs,omitempty"` // kept, since something failed
 	Error    string       `json:"error,omitempty"`
 	ExitCode int          `json:"exit_code"`
 }

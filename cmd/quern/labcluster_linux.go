@@ -83,27 +83,25 @@ func (c *labCluster) environment() []string {
 	return c.Environment()
 }
 
-// stop ends the cluster. Unless all is well, its logs are kept, and it is said where.
-func (c *labCluster) stop(well bool, say func(string, ...any)) error {
+// stop ends the cluster. Unless all is well, its logs are kept, and it returns where.
+func (c *labCluster) stop(well bool) (logs string, err error) {
 	if c == nil || c.Cluster == nil {
-		return nil
+		return "", nil
 	}
 	troubles := c.Troubles()
-	err := c.Stop(labStop)
+	err = c.Stop(labStop)
 	if len(troubles) > 0 {
 		err = errors.Join(fmt.Errorf("what ended before its time: %s", strings.Join(troubles, ", ")), err)
 	}
-	if c.logs == "" && (!well || err != nil) {
-		kept, keepErr := c.keepLogs()
-		if keepErr != nil {
-			return errors.Join(err, keepErr)
-		}
-		c.logs = kept
+	if well && err == nil {
+		return "", nil
 	}
-	if c.logs != "" && (!well || err != nil) {
-		say("lab: the logs of master and workers are in %s", c.logs)
+	if c.logs == "" {
+		var keepErr error
+		c.logs, keepErr = c.keepLogs()
+		err = errors.Join(err, keepErr)
 	}
-	return err
+	return c.logs, err
 }
 
 // keepLogs moves the logs out of the folder that goes.

@@ -17,7 +17,7 @@ func (a *app) startLabCluster(context.Context, *netlab.Lab, *labClusterFlags, fu
 	return nil, nil
 }
 
-func (c *labCluster) environment() []string                 { return nil }
-func (c *labCluster) stop(bool, func(string, ...any)) error { return nil }
-func (c *labCluster) remove() error                         { return nil }
-func sweepLabClusters() error                               { return nil }
+func (c *labCluster) environment() []string     { return nil }
+func (c *labCluster) stop(bool) (string, error) { return "", nil }
+func (c *labCluster) remove() error             { return nil }
+func sweepLabClusters() error                   { return nil }

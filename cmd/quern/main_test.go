@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 			binary += ".exe"
 		}
 		build := exec.Command("go", "build", "-ldflags", "-X main.version=9.8.7", "-o", binary, ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released, and as job programs are
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 			return 1

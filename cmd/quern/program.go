@@ -116,9 +116,7 @@ func (s *submission) drive(ctx context.Context, client *cluster.Client, path, na
 			}
 			return task.CallResult{}, errDetached
 		}
-		if !said.Quiet && (said.Verbose || a.watched()) {
-			a.tell("job " + shortID(h.ID()) + " is submitted: " + one.Name)
-		}
+		a.tellSubmitted(h, one.Name, said)
 		done, err := follow(ctx, h, a.newDisplay(one.Name, said))
 		var ended *cluster.JobError
 		switch {

@@ -252,7 +252,15 @@ func (s *submission) submitFile(cmd *cobra.Command, f jobs.File, said report) er
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), h.ID())
 		return err
 	}
+	a.tellSubmitted(h, whole.Definition.Name, said)
 	return a.followToEnd(cmd.Context(), h, whole.Definition.Name, said)
+}
+
+// tellSubmitted tells whoever watches how the job can be found again.
+func (a *app) tellSubmitted(h *cluster.Handle, name string, said report) {
+	if !said.Quiet && (said.Verbose || a.watched()) {
+		a.tell("job " + shortID(h.ID()) + " is submitted: " + name)
+	}
 }
 
 // aboutFiles says whether an error is about a file that is not there or can't be read.
@@ -271,9 +279,6 @@ func (a *app) tellUnless(quiet bool) func(string) {
 
 // followToEnd follows a job and says how it went.
 func (a *app) followToEnd(ctx context.Context, h *cluster.Handle, name string, said report) error {
-	if !said.Quiet && (said.Verbose || a.watched()) {
-		a.tell("job " + shortID(h.ID()) + " is submitted")
-	}
 	done, err := follow(ctx, h, a.newDisplay(name, said))
 	var failed *cluster.JobError
 	if errors.As(err, &failed) {

@@ -40,7 +40,11 @@ func executable(t *testing.T) string {
 		if built.folder, built.err = os.MkdirTemp("", "quern-chaos-test-"); built.err != nil {
 			return
 		}
-		out, err := exec.Command("go", "build", "-o", filepath.Join(built.folder, "quern"), "github.com/quernmr/quern/cmd/quern").CombinedOutput()
+		args := []string{"build", "-o", filepath.Join(built.folder, "quern")}
+		if raceDetector {
+			args = append(args, "-race")
+		}
+		out, err := exec.Command("go", append(args, "github.com/quernmr/quern/cmd/quern")...).CombinedOutput()
 		if err != nil {
 			built.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
@@ -75,11 +79,11 @@ func number(t *testing.T, name string, otherwise int) int {
 }
 
 // TestChaos runs scenarios: a few, or as many as QUERN_CHAOS_RUNS says, from seed
-// QUERN_CHAOS_SEED on.
+// QUERN_CHAOS_SEED on. QUERN_CHAOS_LOGS names a folder where logs are kept.
 func TestChaos(t *testing.T) {
 	quern := executable(t)
 	sample := 3
-	if testing.Short() {
+	if testing.Short() || raceDetector {
 		sample = 1
 	}
 	if os.Getenv("QUERN_LONG") != "" {
@@ -90,6 +94,7 @@ func TestChaos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.Logs = os.Getenv("QUERN_CHAOS_LOGS")
 	kernel := kernelFolds(t)
 	var failed int
 	struck := map[Action]int{}

@@ -81,7 +81,7 @@ func newRig(t *testing.T, hosts int, o labcluster.Options) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		err := r.cluster.Stop(stopIn)
+		err := errors.Join(r.cluster.Stop(stopIn), r.cluster.Crashes())
 		for _, h := range r.lab.Hosts() {
 			all, lookErr := processesIn(h)
 			if err = errors.Join(err, lookErr); len(all) > 0 {

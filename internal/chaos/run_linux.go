@@ -41,6 +41,8 @@ type Bench struct {
 	Program string
 	Dir     string
 	Input   *Input
+	// Logs is where the logs of masters and workers are kept; "": nowhere.
+	Logs string
 	// Environ is the environment of all processes.
 	Environ []string
 	// Say is told what happens. nil: nobody is.
@@ -156,6 +158,7 @@ func (b *Bench) Run(ctx context.Context, s *Scenario) (report *Report, err error
 	if stopErr := r.stop(); err == nil || stopErr == nil {
 		err = errors.Join(err, stopErr)
 	}
+	err = errors.Join(err, r.cluster.Crashes())
 	return report, r.withLogs(err)
 }
 
@@ -196,6 +199,9 @@ func (r *run) start(ctx context.Context) error {
 			return args
 		},
 	}
+	if r.bench.Logs != "" {
+		o.Logs = filepath.Join(r.bench.Logs, filepath.Base(r.dir))
+	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return fmt.Errorf("prepare a run: %w", err)
 	}
@@ -234,24 +240,34 @@ func (r *run) job(ctx context.Context, want string) (*Report, error) {
 	defer cancel()
 	args, own := r.bench.Input.Command(s.Job, out)
 	if own {
-		args = append([]string{"submit", r.bench.Program, "--json", "--quiet", "--"}, args...)
+		args = append([]string{"submit", r.bench.Program, "--json", "--verbose", "--"}, args...)
 	} else {
-		args = append(append([]string{"submit"}, args...), "--json", "--quiet")
+		args = append(append([]string{"submit"}, args...), "--json", "--verbose")
 	}
 	cmd := r.cluster.Command(jobCtx, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	begin := time.Now()
+	var stdout bytes.Buffer
+	stderr := newWatch("is submitted")
+	cmd.Stdout, cmd.Stderr = &stdout, stderr
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("submit: %w", err)
 	}
 	eventsCtx, ended := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	errs := make([]error, len(s.Events))
+	ran := make(chan error, 1)
+	go func() { ran <- cmd.Wait() }()
+	// A job that was not taken yet may be refused when there is no master.
+	var waitErr error
+	select {
+	case <-stderr.seen:
+	case waitErr = <-ran:
+		ran <- waitErr
+	}
+	begin := time.Now()
 	for i, e := range s.Events {
 		wg.Go(func() { errs[i] = r.happen(eventsCtx, e) })
 	}
-	waitErr := cmd.Wait()
+	waitErr = <-ran
 	report := &Report{OK: waitErr == nil, Seconds: time.Since(begin).Seconds()}
 	ended()
 	wg.Wait()
@@ -279,6 +295,34 @@ func (r *run) job(ctx context.Context, want string) (*Report, error) {
 	return report, r.checkOutputs("result")
 }
 
+// watch keeps what is written, and says when a text was in it.
+type watch struct {
+	mu   sync.Mutex
+	all  bytes.Buffer
+	text string
+	seen chan struct{} // closed
+	done bool
+}
+
+func newWatch(text string) *watch { return &watch{text: text, seen: make(chan struct{})} }
+
+func (w *watch) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all.Write(p)
+	if !w.done && bytes.Contains(w.all.Bytes(), []byte(w.text)) {
+		w.done = true
+		close(w.seen)
+	}
+	return len(p), nil
+}
+
+func (w *watch) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}
+
 // checkOutputs looks for what is in the output's parent folder and should not be there.
 func (r *run) checkOutputs(spared string) error {
 	parent := filepath.Join(r.dir, "out")
@@ -300,7 +344,7 @@ func (r *run) checkOutputs(spared string) error {
 func (r *run) checkError(state *os.ProcessState, stderr, out string) error {
 	var complaints int
 	for line := range strings.Lines(stderr) {
-		if strings.HasPrefix(line, "quern: ") {
+		if strings.HasPrefix(line, "quern: ") && !strings.Contains(line, "is submitted") {
 			complaints++
 		}
 	}

@@ -194,6 +194,30 @@ func TestNoWorkers(t *testing.T) {
 	}
 }
 
+// TestClientLeaves kills who has submitted a job. The job goes on, and can be followed to its end.
+func TestClientLeaves(t *testing.T) {
+	r := newRig(t, 2, labcluster.Options{Slots: 1, Lease: time.Second})
+	path, in, out := userProgram(t), r.input(150), r.out()
+	args := []string{"-split", "165", "-keys", "10", in}
+	p := r.start(append([]string{"submit", path, "--", "-o", out, "-map", "20ms"}, args...)...)
+	s := r.until(p, "a map is done", func(s status) bool { return s.Map.Done > 0 })
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if o := p.wait(); o.code == 0 {
+		t.Fatal("the client had ended")
+	}
+	if o := r.run("status", "--follow", "--json", s.ID[:8]); o.code != 0 {
+		t.Fatal(o.stderr)
+	} else if err := checkSummary(lastLine(o.stderr)); err != nil {
+		t.Error(err)
+	}
+	if err := sameTree(out, r.local(args...)); err != nil {
+		t.Error(err)
+	}
+	r.only("result")
+}
+
 // TestRefused asks for what can't be. Each is one clear error, and nothing is left behind.
 func TestRefused(t *testing.T) {
 	path := userProgram(t)

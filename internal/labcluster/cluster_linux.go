@@ -3,6 +3,7 @@
 package labcluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -277,6 +278,28 @@ func (c *Cluster) Troubles() []string {
 		}
 	}
 	return all
+}
+
+// crashMarks stand in the log of a process that has ended in a way that it never should, whatever
+// else is done to it.
+var crashMarks = [][]byte{[]byte("WARNING: DATA RACE"), []byte("panic: "), []byte("fatal error: ")}
+
+// Crashes looks through the logs for processes that have crashed, or in which the race detector
+// has found something.
+func (c *Cluster) Crashes() error {
+	var found error
+	for _, p := range c.Processes() {
+		text, err := os.ReadFile(p.Log)
+		if err != nil {
+			return fmt.Errorf("look for crashes: %w", err)
+		}
+		for _, mark := range crashMarks {
+			if i := bytes.Index(text, mark); i >= 0 && (i == 0 || text[i-1] == '\n') {
+				found = errors.Join(found, fmt.Errorf("%s: %s", p.Name, text[i:min(len(text), i+4000)]))
+			}
+		}
+	}
+	return found
 }
 
 // Logs returns the ends of all logs.

@@ -36,7 +36,8 @@ type Proxy struct {
 	seen  []string
 }
 
-// Set has fault decide about all further requests; n counts them from 1. Nil lets all pass.
+// Set has fault decide about all further requests; n counts them from 1. It is
+// called by several goroutines and may take its time. Nil lets all pass.
 func (p *Proxy) Set(fault func(n int, r *http.Request) Fault) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,13 +53,14 @@ func (p *Proxy) Seen() []string {
 
 func (p *Proxy) decide(r *http.Request) Fault {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.count++
+	n, fault := p.count, p.fault
 	p.seen = append(p.seen, r.Method+" "+r.URL.RequestURI())
-	if p.fault == nil {
+	p.mu.Unlock()
+	if fault == nil {
 		return Fault{}
 	}
-	return p.fault(p.count, r)
+	return fault(n, r)
 }
 
 type faulty struct {

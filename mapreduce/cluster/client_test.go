@@ -19,7 +19,12 @@ import (
 	"github.com/quernmr/quern/mapreduce/cluster/api"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if name := os.Getenv(programVariable); name != "" {
+		os.Exit(runProgram(name))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func TestCompleteAddress(t *testing.T) {
 	for text, want := range map[string]string{

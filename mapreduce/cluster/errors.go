@@ -70,7 +70,7 @@ func transient(err error) bool {
 func handshake(message string) (why string, refused bool) {
 	for _, mark := range []string{"authentication handshake failed: ", "remote error: tls: "} {
 		if _, rest, ok := strings.Cut(message, mark); ok {
-			rest = strings.TrimSuffix(rest, `"`)
+			rest = unquoted(rest)
 			switch {
 			case strings.Contains(rest, "first record does not look like a TLS handshake"):
 				return "it has no certificates, and we have: leave --certs out, or give it some", true
@@ -86,12 +86,17 @@ func handshake(message string) (why string, refused bool) {
 // plain takes a message of the library apart: what it is about, without its own names for that.
 func plain(message string) string {
 	if _, rest, ok := strings.Cut(message, `desc = "transport: Error while dialing: `); ok {
-		return strings.TrimSuffix(rest, `"`)
+		return unquoted(rest)
 	}
 	if _, rest, ok := strings.Cut(message, `desc = "`); ok {
-		return strings.TrimSuffix(rest, `"`)
+		return unquoted(rest)
 	}
 	return message
+}
+
+// unquoted takes away what quotes a text, but for the mark at its beginning.
+func unquoted(text string) string {
+	return strings.ReplaceAll(strings.TrimSuffix(text, `"`), `\"`, `"`)
 }
 
 // explain makes an error of this package of one of a call. notFound is what the master

@@ -27,7 +27,7 @@ func (p *Plan) LineAt(ctx context.Context, file *File, offset int64) (int64, err
 	if p.set.Format == Parquet {
 		return 0, fmt.Errorf("input: %s is a Parquet file, which has no lines", known.Path)
 	}
-	w, err := p.openWhole(ctx, file.Index, false)
+	w, err := p.openWhole(ctx, file.Index, false, nil)
 	if err != nil {
 		return 0, err
 	}

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quernmr/quern/internal/objectlab"
 	"github.com/quernmr/quern/mapreduce/objects"
@@ -291,5 +292,56 @@ func TestObjectChanged(t *testing.T) {
 	cancel()
 	if _, err := Discover(ctx, []string{"s3://box/*"}, Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestManyObjects: small objects are fetched several at a time, and come in order.
+func TestManyObjects(t *testing.T) {
+	s := objectlab.Start(t, "box")
+	var want strings.Builder
+	for i := range 40 {
+		text := fmt.Sprintf("file %d\n", i)
+		if i%7 == 0 {
+			text = ""
+		}
+		want.WriteString(text)
+		putObject(t, fmt.Sprintf("s3://box/many/%02d", i), []byte(text))
+	}
+	p := find(t, Options{}, "s3://box/many")
+	if len(p.Splits) != 1 {
+		t.Fatalf("%d splits", len(p.Splits))
+	}
+	second := make(chan struct{})
+	s.Proxy.Set(func(n int, _ *http.Request) objectlab.Fault {
+		switch n {
+		case 1: // it is answered only once there is another one
+			select {
+			case <-second:
+			case <-time.After(time.Minute):
+				t.Error("one after the other")
+			}
+		case 2:
+			close(second)
+		}
+		return objectlab.Fault{Lose: n%5 == 3}
+	})
+	got, err := content(p)
+	if err != nil || got != want.String() {
+		t.Errorf("%q, %v", got, err)
+	}
+	s.Proxy.Set(nil)
+	r, err := p.Open(context.Background(), p.Splits[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.ReadBlock(nil); err != nil { // and no further
+		t.Error(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	putObject(t, "s3://box/many/30", []byte("another\n"))
+	if _, err := content(p); !errors.Is(err, objects.ErrChanged) || !strings.Contains(err.Error(), "s3://box/many/30") {
+		t.Errorf("after a change: %v", err)
 	}
 }

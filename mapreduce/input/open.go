@@ -26,7 +26,7 @@ func (p *Plan) Open(ctx context.Context, s Split) (Reader, error) {
 	if len(s.Files) == 1 && s.End >= 0 {
 		return p.openRange(ctx, s)
 	}
-	return &groupReader{ctx: ctx, plan: p, split: s}, nil
+	return &groupReader{ctx: ctx, plan: p, split: s, ahead: p.newAhead(ctx, s.Files)}, nil
 }
 
 // rangeReader reads a part of a plain file.
@@ -132,6 +132,7 @@ type groupReader struct {
 	plan  *Plan
 	split Split
 	next  int
+	ahead *ahead
 	cur   *wholeFile
 	read  int64 // of files that had no block, to be told with the next one
 
@@ -149,7 +150,7 @@ func (g *groupReader) ReadBlock(buf []byte) (Block, error) {
 				g.err = io.EOF
 				continue
 			}
-			g.cur, g.err = g.plan.openWhole(g.ctx, g.split.Files[g.next], g.split.Stream)
+			g.cur, g.err = g.open(g.split.Files[g.next])
 			g.next++
 			continue
 		}
@@ -167,6 +168,14 @@ func (g *groupReader) ReadBlock(buf []byte) (Block, error) {
 			g.err = fmt.Errorf("input: %w", closeErr)
 		}
 	}
+}
+
+func (g *groupReader) open(index int) (*wholeFile, error) {
+	f, err := g.ahead.take(index)
+	if err != nil {
+		return nil, err
+	}
+	return g.plan.openWhole(g.ctx, index, g.split.Stream, f)
 }
 
 func (g *groupReader) closeFile() error {
@@ -193,6 +202,7 @@ func (g *groupReader) Close() error {
 	if g.err == nil {
 		g.err = errors.New("input: the reader is closed")
 	}
+	g.ahead.close()
 	if g.cur == nil {
 		return nil
 	}
@@ -217,8 +227,8 @@ func (w *wholeFile) Close() error {
 }
 
 // openWhole opens a file to be read from front to back, with several
-// goroutines if wide.
-func (p *Plan) openWhole(ctx context.Context, index int, wide bool) (*wholeFile, error) {
+// goroutines if wide. fetched, if not nil, is the file, open already.
+func (p *Plan) openWhole(ctx context.Context, index int, wide bool, fetched diskFile) (*wholeFile, error) {
 	file := &p.Files[index]
 	ctx, cancel := context.WithCancel(ctx)
 	w := &wholeFile{cancel: cancel}
@@ -235,6 +245,8 @@ func (p *Plan) openWhole(ctx context.Context, index int, wide bool) (*wholeFile,
 		w.src = openStdin(ctx, p.set.Stdin)
 	case file.Size < 0:
 		w.src, err = openPipe(ctx, file.Path)
+	case fetched != nil:
+		w.src = &diskSource{f: fetched, path: file.Path, size: file.Size, limit: file.Size}
 	default:
 		w.src, err = p.set.openDisk(ctx, file, 0, file.Size)
 	}

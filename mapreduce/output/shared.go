@@ -19,7 +19,8 @@ type Shared interface {
 	// Its Part takes that index alone.
 	Attempt(info Info, ticket []byte, index int, attempt string) (SharedAttempt, error)
 	// Publish makes the parts that names name, in order, the output, and success the
-	// content of _SUCCESS. Called again after it has succeeded, it succeeds.
+	// content of _SUCCESS. A part without a name is written empty. Called again after
+	// it has succeeded, it succeeds.
 	Publish(info Info, ticket []byte, names []string, success []byte) (notes []string, err error)
 	// Discard removes the place and all in it, unless it was published.
 	Discard(ticket []byte) error

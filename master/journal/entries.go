@@ -225,22 +225,7 @@ func loadJob(b *bbolt.Bucket) (*Running, error) {
 		}
 		r.Commit, r.CommitBy = &c.Result, c.Attempt
 	}
-	err := each(b, mapsBucket, func(n uint32, v []byte) error {
-		v, err := open(v)
-		if err != nil {
-			return err
-		}
-		m, err := decodeMap(v)
-		if err != nil {
-			return err
-		}
-		r.Maps = append(r.Maps, *m)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	err = each(b, reducesBucket, func(n uint32, v []byte) error {
+	err := each(b, reducesBucket, func(n uint32, v []byte) error {
 		var d Reduce
 		if err := openJSON(v, &d); err != nil {
 			return err
@@ -280,6 +265,33 @@ func each(b *bbolt.Bucket, name []byte, f func(n uint32, v []byte) error) error 
 		}
 		return nil
 	})
+}
+
+// Maps calls f with the results of map tasks that are stored of a job, by task. They may be large
+// together, so they are not part of Load.
+func (j *Journal) Maps(job string, f func(*Map) error) (err error) {
+	defer faults()()
+	defer guard(j.path, &err)
+	err = j.db.View(func(tx *bbolt.Tx) error {
+		b, err := jobBucket(tx, job)
+		if err != nil {
+			return err
+		}
+		return each(b, mapsBucket, func(_ uint32, v []byte) error {
+			if v, err = open(v); err != nil {
+				return err
+			}
+			m, err := decodeMap(v)
+			if err != nil {
+				return err
+			}
+			return f(m)
+		})
+	})
+	if err != nil {
+		return damaged(j.path, fmt.Errorf("job %s: %w", job, err))
+	}
+	return nil
 }
 
 // Map reads the result of a map task that is stored.

@@ -48,6 +48,14 @@ func load(t testing.TB, j *Journal) *Content {
 	return c
 }
 
+func allMaps(t testing.TB, j *Journal, job string) (list []Map) {
+	t.Helper()
+	if err := j.Maps(job, func(m *Map) error { list = append(list, *m); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
 func attempt(job string, s schedule.Stage, n uint32) schedule.Attempt {
 	return schedule.Attempt{Job: job, Stage: s, Task: n, Number: 3, Epoch: 2, StageAttempt: 1}
 }
@@ -86,10 +94,13 @@ func TestContent(t *testing.T) {
 	check := func(j *Journal) {
 		t.Helper()
 		c := load(t, j)
+		if got, want := allMaps(t, j, "b"), []Map{mapped(1, 9), mapped(256, 7)}; !reflect.DeepEqual(got, want) {
+			t.Errorf("maps %+v\nwant %+v", got, want)
+		}
 		want := &Content{
 			Running: []*Running{
 				{
-					Job: one, Plan: &plan, Maps: []Map{mapped(1, 9), mapped(256, 7)}, Reduces: []Reduce{reduced(2)}, Totals: totals,
+					Job: one, Plan: &plan, Reduces: []Reduce{reduced(2)}, Totals: totals,
 					Resets: map[uint32]uint32{0: 1, 1: 2},
 				},
 				{Job: two, Resets: map[uint32]uint32{}, Ending: &Ending{"why", true, true}},
@@ -230,6 +241,9 @@ func TestDamage(t *testing.T) {
 		}
 		j.DontSync()
 		c, err := j.Load()
+		for i := 0; err == nil && i < len(c.Running); i++ {
+			err = j.Maps(c.Running[i].Job.ID, func(*Map) error { return nil })
+		}
 		if err != nil {
 			refused++
 			if !errors.Is(err, ErrDamaged) {
@@ -281,6 +295,12 @@ func genMap() *rapid.Generator[Map] {
 		m := Map{
 			Attempt: attempt(rapid.String().Draw(t, "job"), schedule.Map, rapid.Uint32().Draw(t, "task")),
 			Worker:  rapid.StringMatching("[a-z]*").Draw(t, "worker"), Moved: rapid.Bool().Draw(t, "moved"),
+		}
+		for range rapid.SampledFrom([]int{0, 1, 100}).Draw(t, "counters") {
+			if m.Result.Counters == nil {
+				m.Result.Counters = map[string]int64{}
+			}
+			m.Result.Counters[rapid.StringMatching("[a-z]{1,20}").Draw(t, "counter")]++
 		}
 		m.Result.Records = rapid.Int64().Draw(t, "records")
 		lanes := rapid.IntRange(0, 4).Draw(t, "lanes")
@@ -346,7 +366,7 @@ func TestMapRecordIsSmall(t *testing.T) {
 func FuzzMapRecord(f *testing.F) {
 	for _, m := range []Map{{}, {Worker: "w", Result: task.MapResult{Parts: make([]task.Manifest, 3)}}, {
 		Attempt: attempt("job", schedule.Map, 1),
-		Result:  task.MapResult{Parts: []task.Manifest{{Pairs: 1, Check: []uint64{1, 2}, SumAbs: [][2]uint64{{1, 2}, {3, 4}}}}},
+		Result:  task.MapResult{Run: strings.Repeat("run", 1000), Parts: []task.Manifest{{Pairs: 1, Check: []uint64{1, 2}, SumAbs: [][2]uint64{{1, 2}, {3, 4}}}}},
 	}} {
 		b, err := encodeMap(&m)
 		if err != nil {
@@ -355,7 +375,8 @@ func FuzzMapRecord(f *testing.F) {
 		f.Add(b)
 	}
 	f.Add([]byte{})
-	f.Add([]byte{1, 2, '{', '}', 255, 255, 255, 255, 15})
+	f.Add([]byte{1, 2, 2, '{', '}', 255, 255, 255, 255, 15})
+	f.Add([]byte{1, 255, 255, 255, 15, 5, 255, 255, 255, 15, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := decodeMap(b)
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/klauspost/compress/s2"
+
 	"github.com/quernmr/quern/mapreduce/task"
 )
 
@@ -18,7 +20,12 @@ const mapFormat = 1
 const (
 	maxParts = 1 << 16
 	maxLanes = 256
+	maxHead  = 256 << 20
 )
+
+// packFrom is the size in bytes from which on the JSON is compressed: names of counters
+// are much alike.
+const packFrom = 1 << 10
 
 var errMap = errors.New("a map record makes no sense")
 
@@ -31,8 +38,13 @@ func encodeMap(m *Map) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	raw := len(j)
+	if raw >= packFrom {
+		j = s2.Encode(nil, j)
+	}
 	b := make([]byte, 0, len(j)+16+24*len(m.Result.Parts))
 	b = append(b, mapFormat)
+	b = binary.AppendUvarint(b, uint64(raw))
 	b = binary.AppendUvarint(b, uint64(len(j)))
 	b = append(b, j...)
 	b = binary.AppendUvarint(b, uint64(len(m.Result.Parts)))
@@ -67,9 +79,21 @@ func decodeMap(b []byte) (*Map, error) {
 		return nil, fmt.Errorf("%w: its version is %d", errMap, v)
 	}
 	m := &Map{}
+	raw := r.uvarint()
 	head := r.bytes(r.uvarint())
 	if r.bad {
 		return nil, errShort
+	}
+	if raw >= packFrom {
+		if n, err := s2.DecodedLen(head); err != nil || uint64(n) != raw || raw > maxHead {
+			return nil, errMap
+		}
+		var err error
+		if head, err = s2.Decode(nil, head); err != nil {
+			return nil, fmt.Errorf("%w: %w", errMap, err)
+		}
+	} else if raw != uint64(len(head)) {
+		return nil, errMap
 	}
 	if err := json.Unmarshal(head, m); err != nil {
 		return nil, err

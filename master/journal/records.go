@@ -144,11 +144,10 @@ type (
 	WorkerGone struct{ ID string }
 )
 
-// Running is all that is stored of a job that has not ended.
+// Running is what is stored of a job that has not ended, but for its map results.
 type Running struct {
 	Job     Job
 	Plan    *Plan
-	Maps    []Map    // by task
 	Reduces []Reduce // by task
 	Totals  Totals
 	Resets  map[uint32]uint32 // how often a part was begun anew, if ever

@@ -170,7 +170,7 @@ func (s *State) speculate() {
 func (s *State) copyOf(st *stage) {
 	k := kindOf(st.kind)
 	for a := st.copyable.first; a != nil; {
-		if st.pending() > 0 || st.job.full() || !s.pools[k].any() || a.started+s.patience(st) > s.now {
+		if st.job.full() || !s.pools[k].any() || a.started+s.patience(st) > s.now {
 			break
 		}
 		next := st.copyable.next(a)

@@ -5,6 +5,7 @@ package schedule
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -825,18 +826,26 @@ func (w *world) calm() {
 	w.fatalf("not done after many rounds")
 }
 
+// Whatever happens: no two results of a task are taken, no task is lost, limits are kept, what is committed
+// is made of what counts; and when all goes well from some moment on, all jobs end.
 func TestHistories(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t)
-		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
-			w.addProc(fmt.Sprintf("w%d", i))
-		}
-		w.addJob()
-		for range rapid.IntRange(0, 120).Draw(t, "steps") {
-			w.step()
-		}
-		w.calm()
-	})
+	rounds := 4
+	if os.Getenv("QUERN_LONG") != "" {
+		rounds = 1000
+	}
+	for range rounds { // of a hundred histories each, if -rapid.checks does not say otherwise
+		rapid.Check(t, func(t *rapid.T) {
+			w := newWorld(t)
+			for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
+				w.addProc(fmt.Sprintf("w%d", i))
+			}
+			w.addJob()
+			for range rapid.IntRange(0, 120).Draw(t, "steps") {
+				w.step()
+			}
+			w.calm()
+		})
+	}
 }
 
 // check compares what is kept for speed with what it is made of.

@@ -186,6 +186,9 @@ func damage(t *testing.T, w *worker, o Output) {
 	t.Helper()
 	k, done := w.x.store.use(o.Attempt)
 	defer done()
+	if k == nil {
+		return // it is gone
+	}
 	f, err := os.OpenFile(k.Path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

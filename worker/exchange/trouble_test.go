@@ -409,6 +409,59 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestCancelFreesTarget ends a gathering that has the only target, while another part of the same
+// job waits for it.
+func TestCancelFreesTarget(t *testing.T) {
+	w := start(t, "a", settings{receive: receive.Options{Limits: shuffle.Limits{Targets: 1}}})
+	j := words(2, 1, 1000)
+	outs := []Output{j.keep(t, w, 0, 0)}
+	here := func(int) *worker { return w }
+	first := j.input(0, outs, here)
+	first.Outputs[0].Worker, first.Outputs[0].Address = "", "" // it never comes
+	ctx, cancel := context.WithCancel(testContext(t))
+	ended := make(chan error, 2)
+	go func() {
+		_, err := w.x.Gather(ctx, j.gather(t, first))
+		ended <- err
+	}()
+	spec, err := jobSpec(j.constants, first.Bound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	wait("the first part has no target", func() bool {
+		_, err := w.receiver.Totals(shuffle.TargetID{Job: spec.ID, Generation: first.Generation << 8})
+		return err == nil
+	})
+	second := j.gather(t, j.input(1, outs, here))
+	go func() {
+		got, err := w.x.Gather(testContext(t), second)
+		if err == nil {
+			err = j.checkFolded(got, 1)
+		}
+		ended <- err
+	}()
+	wait("the second part does not wait", func() bool {
+		w.x.mu.Lock()
+		defer w.x.mu.Unlock()
+		return w.x.jobs[spec.ID].refs == 2
+	})
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first part: %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the second part: %v", err)
+	}
+}
+
 // TestClose ends what is under way.
 func TestClose(t *testing.T) {
 	ctx := testContext(t)

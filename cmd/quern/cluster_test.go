@@ -1,0 +1,570 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/quernmr/quern/jobs"
+	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/mapreduce/task"
+	"github.com/quernmr/quern/shuffle"
+)
+
+// at runs the program against a master.
+func at(t *testing.T, f *fakeMaster, args ...string) outcome {
+	t.Helper()
+	return run(t, call{args: args, env: []string{"QUERN_MASTER=" + f.address}})
+}
+
+// forGo is the environment that the go command needs.
+func forGo(t *testing.T) []string {
+	t.Helper()
+	env := []string{"PATH=" + os.Getenv("PATH")}
+	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GOTOOLCHAIN"} {
+		value, err := exec.Command("go", "env", name).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		env = append(env, name+"="+strings.TrimSpace(string(value)))
+	}
+	return env
+}
+
+func TestSubmitRefuses(t *testing.T) {
+	t.Parallel()
+	in, f := file(t, "in.txt", words), newFakeMaster(t)
+	for _, c := range []struct {
+		name  string
+		args  []string
+		stdin string
+		code  int
+		says  []string
+	}{
+		{"nothing", nil, "", exitUsage, []string{"nothing to submit"}},
+		{"unknown job", []string{"wordcuont", in, "-o", "/o"}, "", exitUsage, []string{`"wordcuont"`, `"wordcount"`}},
+		{"no output", []string{"wordcount", in}, "", exitUsage, []string{"no output is named", "-o"}},
+		{"standard input", []string{"wordcount", "-", "-o", "/o"}, "", exitUsage, []string{"standard input can't be read by a cluster", "--upload"}},
+		{"standard input by default", []string{"wordcount", "-o", "/o"}, "x", exitUsage, []string{"standard input can't be read by a cluster"}},
+		{"no input", []string{"wordcount", "-o", "/o"}, "", exitUsage, []string{"no input"}},
+		{"option of the job", []string{"wordcount", in, "-o", "/o", "--ngrams=0"}, "", exitUsage, []string{"ngrams"}},
+		{"mode", []string{"wordcount", in, "-o", "/o", "--shuffle=xdp"}, "", exitUsage, []string{"--shuffle", `"xdp"`}},
+		{"memory", []string{"wordcount", in, "-o", "/o", "--task-memory=much"}, "", exitUsage, []string{"--task-memory", "much"}},
+		{"slots", []string{"wordcount", in, "-o", "/o", "--max-slots=-1"}, "", exitUsage, []string{"--max-slots -1"}},
+		{"priority", []string{"wordcount", in, "-o", "/o", "--priority=3000000000"}, "", exitUsage, []string{"--priority"}},
+		{"environment of a job", []string{"wordcount", in, "-o", "/o", "--env", "A=b"}, "", exitUsage, []string{"--env", "Go programs"}},
+		{"detach and explain", []string{"wordcount", in, "-o", "/o", "--explain", "--detach"}, "", exitUsage, []string{"--explain"}},
+		{"no such package", []string{"./nowhere"}, "", exitUsage, []string{"./nowhere"}},
+		{"a Go file", []string{"cluster_test.go"}, "", exitUsage, []string{"name the folder"}},
+		{"a library", []string{"../../jobs"}, "", exitUsage, []string{"package main is wanted"}},
+		{"no program", []string{file(t, "p", "#!/bin/sh\n")}, "", exitUsage, []string{"no executable for Linux", "CGO_ENABLED=0"}},
+		{"flags of jobs for a program", []string{binary, "-o", "/o"}, "", exitUsage, []string{"--output", "behind --"}},
+		{"upload for a program", []string{binary, "--upload"}, "", exitUsage, []string{"--upload-file"}},
+		{"our variables", []string{binary, "--env", "QUERN_TOKEN=x"}, "", exitUsage, []string{"--env", "QUERN_"}},
+		{"a variable that is not set", []string{binary, "--env", "NOT_THERE"}, "", exitUsage, []string{"NOT_THERE"}},
+		{"broken job file", []string{file(t, "j.yaml", "job: x\n")}, "", exitUsage, []string{"j.yaml:1"}},
+		{"upload that is not there", []string{"wordcount", "nowhere", "-o", "/o", "--upload"}, "", exitInput, []string{"nowhere"}},
+		{"upload of a join", []string{"join", "--on=id", in + "*", in, "-o", "/o", "--upload", "--explain"}, "", exitInput, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			if c.name == "upload of a join" {
+				dir := t.TempDir()
+				for _, name := range []string{"a.csv", "b.csv", "c.csv"} {
+					if err := os.WriteFile(filepath.Join(dir, name), []byte("id,x\n1,2\n"), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				c.args = []string{"join", "--on=id", filepath.Join(dir, "[ab].csv"), filepath.Join(dir, "c.csv"), "-o", "/o", "--upload"}
+				c.code, c.says = exitUsage, []string{"each side of a join must be one file"}
+			}
+			run(t, call{args: append([]string{"submit"}, c.args...), stdin: c.stdin, env: append(forGo(t), "QUERN_MASTER="+f.address)}).failure(t, c.code, c.says...)
+		})
+	}
+	t.Cleanup(func() {
+		if len(f.requests) > 0 {
+			t.Errorf("%d jobs were submitted", len(f.requests))
+		}
+	})
+}
+
+// What a submission says, and what it ends with.
+func TestSubmitJob(t *testing.T) {
+	t.Parallel()
+	f := newFakeMaster(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "in.txt"), []byte(words), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := run(t, call{
+		dir: dir, env: []string{"QUERN_MASTER=" + f.address, "QUERN_MIN_COUNT=2"},
+		args: []string{"submit", "wordcount", "--lower", "in.txt", "-o", "out", "--priority=3", "--max-slots=2", "--task-memory=64MiB", "--task-timeout=2m", "--max-attempts=5", "--shuffle=user", "--json"},
+	})
+	if o.success(t) != "" {
+		t.Errorf("stdout %q", o.stdout)
+	}
+	r := f.submitted(t)
+	if r.GetPriority() != 3 || r.GetMaxSlots() != 2 || r.GetTaskMemory() != 64<<20 || r.GetTaskTimeoutMs() != 120_000 || r.GetMaxAttempts() != 5 || r.GetShuffle() != "user" || r.GetVersion() != "9.8.7" || r.GetProgram().GetName() != "wordcount" {
+		t.Errorf("request %v", r)
+	}
+	got, err := jobs.ParseFile("j", []byte(r.GetProgram().GetJobFile()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains([]string{dir, real}, filepath.Dir(got.Inputs[0])) || got.Common.Output != filepath.Join(filepath.Dir(got.Inputs[0]), "out") {
+		t.Errorf("inputs %q, output %s", got.Inputs, got.Common.Output)
+	}
+	if !strings.Contains(r.GetProgram().GetJobFile(), "lower: true") || !strings.Contains(r.GetProgram().GetJobFile(), "min-count: 2") {
+		t.Errorf("options are missing:\n%s", r.GetProgram().GetJobFile())
+	}
+	sum := o.lastJSON(t)
+	for key, want := range map[string]any{
+		"job": "wordcount", "ok": true, "id": fakeJob, "rows": 7.0, "files": 2.0, "pairs_folded_by_kernel": 20.0, "pairs_folded_in_user_space": 9.0, "pairs_pulled": 1.0,
+		"failed_attempts": 1.0, "lost_attempts": 2.0, "reruns": 1.0, "resets": 0.0, "seconds": 1.5,
+	} {
+		if sum[key] != want {
+			t.Errorf("%s is %v, want %v", key, sum[key], want)
+		}
+	}
+	if _, ok := sum["peak_rss_bytes"]; ok {
+		t.Error("the client's memory is given as the job's")
+	}
+
+	plain := at(t, f, "submit", "wordcount", filepath.Join(dir, "in.txt"), "-o", "/o", "--verbose")
+	plain.success(t)
+	for _, s := range []string{"quern: job 0123456789ab is submitted: wordcount\n", "note: a note\n", "20 pairs folded by the kernel, 9 in user space, 1 pulled", "1 attempt failed", "2 attempts lost", "1 split read again"} {
+		if !strings.Contains(plain.stderr, s) {
+			t.Errorf("stderr does not say %q:\n%s", s, plain.stderr)
+		}
+	}
+	if o := at(t, f, "submit", "wordcount", filepath.Join(dir, "in.txt"), "-o", "/o", "--quiet"); o.success(t) != "" || o.stderr != "" {
+		t.Errorf("quiet: %q, %q", o.stdout, o.stderr)
+	}
+	if o := at(t, f, "submit", "wordcount", filepath.Join(dir, "in.txt"), "-o", "/o", "--detach"); o.success(t) != fakeJob+"\n" || o.stderr != "" {
+		t.Errorf("detached: %q, %q", o.stdout, o.stderr)
+	}
+	// The workers may see what we do not.
+	at(t, f, "submit", "join", "--on=id", "/elsewhere/a.csv", "/elsewhere/b.csv", "-o", "/o").success(t)
+}
+
+func TestSubmitJobFileAndUpload(t *testing.T) {
+	t.Parallel()
+	f := newFakeMaster(t)
+	in := file(t, "in.txt", words)
+	job := file(t, "j.yaml", "job: count\ninputs: ["+filepath.Dir(in)+"]\noutput: /o\nformat: csv\n")
+	at(t, f, "submit", job, "--format=jsonl", "--upload").success(t)
+	r := f.submitted(t)
+	got, err := jobs.ParseFile("j", []byte(r.GetProgram().GetJobFile()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Common.Format != "jsonl" || !slices.Equal(got.Inputs, []string{in}) || len(r.GetUploads()) != 1 || r.GetUploads()[0].GetPath() != in || f.blobs[r.GetUploads()[0].GetBlob()] != int64(len(words)) {
+		t.Errorf("format %s, inputs %q, uploads %v, blobs %v", got.Common.Format, got.Inputs, r.GetUploads(), f.blobs)
+	}
+}
+
+func TestClusterExitCodes(t *testing.T) {
+	t.Parallel()
+	in := file(t, "in.txt", words)
+	cancelled := fakeStatus(api.JobState_JOB_CANCELLED)
+	cancelled.Error = "by ann"
+	for _, c := range []struct {
+		name   string
+		change func(*fakeMaster)
+		args   []string
+		env    string
+		code   int
+		says   []string
+	}{
+		{"failed", func(f *fakeMaster) { f.statuses = []*api.JobStatus{failedStatus("map task 0: in.csv:2: bad")} }, nil, "", exitFailed, []string{"the job failed: map task 0: in.csv:2: bad (job 0123456789ab)"}},
+		{"input", func(f *fakeMaster) {
+			f.statuses = []*api.JobStatus{failedStatus("the plan task: input: " + in + " does not exist; check the name")}
+		}, nil, "", exitInput, []string{in}},
+		{"output", func(f *fakeMaster) {
+			f.statuses = []*api.JobStatus{failedStatus("the plan task: output /o: exists and is not empty: name another")}
+		}, nil, "", exitOutput, []string{"/o"}},
+		{"cancelled", func(f *fakeMaster) { f.statuses = []*api.JobStatus{cancelled} }, nil, "", exitCancelled, []string{"the job was cancelled: by ann"}},
+		{"nobody there", nil, []string{"--master=127.0.0.1:1"}, "", exitCluster, []string{"no master answers at 127.0.0.1:1: dial tcp", "quern master"}},
+		{"other version", func(f *fakeMaster) { f.protocol = 77 }, nil, "", exitCluster, []string{"77", "1.2.3"}},
+		{"no token", func(f *fakeMaster) { f.token = "abc" }, nil, "", exitRefused, []string{"the master refuses access: the token is none of ours"}},
+		{"wrong token", func(f *fakeMaster) { f.token = "abc" }, []string{"--token=x"}, "", exitRefused, []string{"none of ours"}},
+		{"token", func(f *fakeMaster) { f.token = "abc" }, nil, "QUERN_TOKEN=abc", exitOK, nil},
+		{"another machine", nil, []string{"--master=192.0.2.1"}, "", exitRefused, []string{"192.0.2.1:7119", "--certs"}},
+		{"no certificates in the folder", nil, []string{"--certs=" + t.TempDir()}, "", exitUsage, []string{"ca.pem", "quern certs"}},
+		{"address", nil, []string{"--master=http://x"}, "", exitFailed, []string{"http://x"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeMaster(t)
+			if c.change != nil {
+				c.change(f)
+			}
+			env := []string{"QUERN_MASTER=" + f.address}
+			if c.env != "" {
+				env = append(env, c.env)
+			}
+			o := run(t, call{args: append([]string{"submit", "wordcount", in, "-o", "/o"}, c.args...), env: env})
+			if c.code == exitOK {
+				o.success(t)
+				return
+			}
+			o.failure(t, c.code, c.says...)
+		})
+	}
+	f := newFakeMaster(t)
+	for _, args := range [][]string{{"status", "zz"}, {"cancel", "zz"}, {"logs", "zz"}, {"worker", "--drain", "zz"}} {
+		at(t, f, args...).failure(t, exitUsage, "zz")
+	}
+	for _, args := range [][]string{{"status"}, {"cancel", "a", "b"}, {"logs"}, {"logs", "01", "mop", "3"}, {"jobs", "x"}, {"workers", "x"}, {"history", "--limit=0"}, {"worker", "x"}, {"master", "x"}, {"certs"}} {
+		at(t, f, args...).failure(t, exitUsage, "see 'quern "+args[0])
+	}
+}
+
+// Interrupted, quern says how to come back, and the job goes on.
+func TestFollowInterrupted(t *testing.T) {
+	t.Parallel()
+	for looks, args := range [][]string{ // status looks whether there is such a job before it follows it
+		{"submit", "wordcount", file(t, "in.txt", words), "-o", "/o"},
+		{"status", "--follow", "0123"},
+	} {
+		f := newFakeMaster(t)
+		f.looks = looks
+		f.statuses, f.hang = []*api.JobStatus{fakeStatus(api.JobState_JOB_MAPPING)}, make(chan struct{})
+		cmd := command(t, call{args: args, env: []string{"QUERN_MASTER=" + f.address}})
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-f.watched
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		_ = cmd.Wait() // its state says more
+		o := outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+		o.failure(t, exitInterrupted, "quern: interrupted; job 0123456789ab goes on\n", "hint: 'quern status --follow 0123456789ab'", "'quern cancel 0123456789ab'")
+	}
+}
+
+func TestClusterLists(t *testing.T) {
+	t.Parallel()
+	f := newFakeMaster(t)
+	f.statuses = []*api.JobStatus{fakeStatus(api.JobState_JOB_MAPPING)}
+	f.jobs = []*api.JobStatus{fakeStatus(api.JobState_JOB_MAPPING), fakeStatus(api.JobState_JOB_DONE)}
+	f.workers = []*api.WorkerStatus{
+		{Worker: "id1", Name: "w1", Address: "10.0.0.1:7120", Slots: 2, Running: 1, Memory: 1 << 30, Shuffle: "the kernel folds on eth0: it can", State: "live", Version: "9.8.7"},
+		{Worker: "id2", Name: "w2\x1b[1m", State: "gone"},
+		{Worker: "id3", Name: "w1", State: "live"},
+	}
+	for _, c := range []struct {
+		args []string
+		want []string
+		not  string
+	}{
+		{[]string{"jobs"}, []string{"0123456789ab  wordcount  mapping  3/4 splits, 0/2 parts  1.5s"}, "done"},
+		{[]string{"history"}, []string{"mapping", "done", "7 rows"}, ""},
+		{[]string{"status", "01"}, []string{fakeJob, "mapping", "3 of 4 done, 1 running, 1 attempts failed", "0 of 2 done, 2 attempts lost", "750 B of 1.0 kB", "40 emitted, 30 after combining", "20 pairs folded by the kernel, 9 in user space, 1 pulled", "- a reason", "- a note", "1 split read again"}, ""},
+		{[]string{"status", "01", "--tasks"}, []string{"map 0  0        w1", "running (50 %)", "map 1"}, "id1"},
+		{[]string{"logs", "01"}, []string{"== map 0, attempt 0, on w1 ==\none\ntwo\n== map 1, attempt 0, on w1 ==\nthree\n"}, ""},
+		{[]string{"logs", "01", "map", "1"}, []string{"three"}, "one"},
+		{[]string{"logs", "01", "map-1"}, []string{"three"}, "one"},
+		{[]string{"cancel", "01", "--reason", "r"}, []string{"job 0123456789ab: cancelled"}, ""},
+		{[]string{"workers"}, []string{"w1", "10.0.0.1:7120", "live", "1 of 2", "1.0 GiB", "the kernel folds on eth0: it can", "gone", "w2?[1m"}, "\x1b"},
+	} {
+		o := at(t, f, c.args...)
+		got := o.success(t)
+		for _, s := range c.want {
+			if !strings.Contains(got, s) {
+				t.Errorf("%q does not print %q:\n%s", c.args, s, got)
+			}
+		}
+		if c.not != "" && strings.Contains(got, c.not) {
+			t.Errorf("%q prints %q:\n%s", c.args, c.not, got)
+		}
+		if o.stderr != "" {
+			t.Errorf("%q: stderr %q", c.args, o.stderr)
+		}
+		for line := range strings.Lines(at(t, f, append(c.args, "--json")...).success(t)) {
+			var v map[string]any
+			if err := json.Unmarshal([]byte(line), &v); err != nil {
+				t.Errorf("%q --json: %v in %q", c.args, err, line)
+			}
+		}
+	}
+	var list struct {
+		Jobs []jobJSON `json:"jobs"`
+	}
+	if err := json.Unmarshal([]byte(at(t, f, "jobs", "--json").success(t)), &list); err != nil || len(list.Jobs) != 1 || list.Jobs[0].Kernel != 20 || list.Jobs[0].State != "mapping" || list.Jobs[0].Map.Failed != 1 {
+		t.Errorf("%v, %+v", err, list)
+	}
+	at(t, f, "worker", "--drain", "w1").failure(t, exitUsage, "2 workers are named w1")
+	if got := at(t, f, "worker", "--drain", "id3").success(t); got != "worker id3 has left\n" || !slices.Equal(f.drained, []string{"id3"}) {
+		t.Errorf("drain: %q, %q", got, f.drained)
+	}
+}
+
+func TestExplainOnCluster(t *testing.T) {
+	t.Parallel()
+	f := newFakeMaster(t)
+	in := file(t, "in.txt", words)
+	kernel, user := &api.WorkerStatus{State: "live", Slots: 2, Shuffle: "the kernel folds on eth0: it can"}, &api.WorkerStatus{State: "live", Slots: 1, Shuffle: "user space folds: no interface"}
+	f.workers = []*api.WorkerStatus{kernel, user, {State: "gone", Slots: 7}}
+	got := at(t, f, "submit", "wordcount", in, "-o", "/o", "--explain").success(t)
+	for _, s := range []string{"fold (sum)", "2 workers with 3 slots take its tasks", "1 of 2 workers fold them in the kernel"} {
+		if !strings.Contains(got, s) {
+			t.Errorf("%q is not said:\n%s", s, got)
+		}
+	}
+	if len(f.requests) > 0 {
+		t.Error("it was submitted")
+	}
+	for _, c := range []struct {
+		workers []*api.WorkerStatus
+		fold    bool
+		total   bool
+		mode    shuffle.Mode
+		want    string
+	}{
+		{nil, true, false, shuffle.Auto, "there is no worker"},
+		{[]*api.WorkerStatus{kernel}, true, false, shuffle.Auto, "folded by the kernel"},
+		{[]*api.WorkerStatus{kernel}, true, false, shuffle.UserOnly, "in user space, as asked"},
+		{[]*api.WorkerStatus{user}, true, false, shuffle.Auto, "no worker's kernel can"},
+		{[]*api.WorkerStatus{user}, true, false, shuffle.KernelOnly, "the job would fail"},
+		{[]*api.WorkerStatus{kernel}, true, true, shuffle.Auto, "with a total order"},
+		{[]*api.WorkerStatus{kernel}, false, false, shuffle.Auto, "no fold"},
+	} {
+		if got := strings.Join(ways(c.workers, c.fold, c.total, c.mode), "; "); !strings.Contains(got, c.want) {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+func TestJobText(t *testing.T) {
+	t.Parallel()
+	mapping := fakeStatus(api.JobState_JOB_MAPPING)
+	waiting := &api.JobStatus{State: api.JobState_JOB_QUEUED, Waiting: "there is no worker"}
+	reducing := &api.JobStatus{State: api.JobState_JOB_REDUCING, Reduce: &api.StageStatus{Tasks: 5, Done: 2}, Rows: 1234}
+	for _, c := range []struct {
+		s    *api.JobStatus
+		want string
+	}{
+		{mapping, "reading 75 %, 3 of 4 splits, 750 B of 1.0 kB, 1 at a time, 1 attempt failed, 2 attempts lost, 1 split read again"},
+		{waiting, "waiting for workers, waiting: there is no worker"},
+		{reducing, "writing, 2 of 5 parts, 1,234 rows written"},
+		{&api.JobStatus{State: api.JobState_JOB_PLANNING}, "looking at the input"},
+		{&api.JobStatus{State: api.JobState_JOB_COMMITTING}, "publishing the result"},
+	} {
+		if got := jobText(c.s); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
+		}
+	}
+	var out strings.Builder
+	b := &bar{w: &out, job: "j"}
+	for _, s := range []*api.JobStatus{waiting, mapping, reducing, {State: api.JobState_JOB_DONE}} {
+		b.showJob(s)
+	}
+	b.hide()
+	for _, s := range []string{"j: waiting for workers", "j: reading, 3 of 4 splits", "j: writing, 2 of 5 parts"} {
+		if !strings.Contains(out.String(), s) {
+			t.Errorf("%q was not shown: %q", s, out.String())
+		}
+	}
+	if left := onScreen(out.String()); left != "" {
+		t.Errorf("left on the screen: %q", left)
+	}
+}
+
+func TestExitCodeOfText(t *testing.T) {
+	t.Parallel()
+	p := places{inputs: []string{"/in/a"}, output: "/out/x"}
+	for text, want := range map[string]int{
+		"map task 1: /in/a: open /in/a: no such file or directory":                exitInput,
+		"the plan task: input: /in/b/*.txt matches no file":                       exitInput,
+		"the plan task: output /out/x: exists and is not empty: name another":     exitOutput,
+		"the plan task: output /out/x: holds input of this job":                   exitOutput,
+		"reduce task 0: output /out/x: mkdir /out/.x-1: permission denied":        exitOutput,
+		"reduce task 0: output /out/x: open /out/x/part-00000: permission denied": exitOutput,
+		"map task 3: /in/a:7: \"x\" is not a number":                              exitFailed,
+		"reduce task 0 failed 4 times, at last at worker w1: signal: killed":      exitFailed,
+		"the plan task: output /out/x: format parquet does not go: not supported": exitUsage,
+	} {
+		if got := p.exitCodeOfText(text); got != want {
+			t.Errorf("%q: %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestParseTask(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"map 3": "map 3", "map-3": "map 3", "reduce 0": "reduce 0", "plan": "plan 0", "commit": "commit 0"} {
+		if got, err := parseTask(strings.Split(text, " ")); got != want || err != nil {
+			t.Errorf("%s: %q, %v", text, got, err)
+		}
+	}
+	if got, err := parseTask(nil); got != "" || err != nil {
+		t.Errorf("none: %q, %v", got, err)
+	}
+	for _, text := range []string{"map", "mop 3", "map x", "3", "map -3"} {
+		if got, err := parseTask(strings.Split(text, " ")); err == nil {
+			t.Errorf("%s: %q", text, got)
+		}
+	}
+}
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	got, err := readTokens(file(t, "t", "# users\n\nann 12345678\nbob\tabcdefgh\n"))
+	if err != nil || len(got) != 2 || got["ann"] != "12345678" || got["bob"] != "abcdefgh" {
+		t.Errorf("%v, %v", got, err)
+	}
+	for text, want := range map[string]string{"": "no token", "ann": ":1:", "ann 1": "8 characters", "a 12345678\na 12345679": ":2: a has", "a b c": ":1:"} {
+		if _, err := readTokens(file(t, "t", text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func TestCerts(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "c")
+	quern(t, "certs", dir).success(t)
+	for _, name := range []string{"ca.pem", "ca-key.pem", "master.pem", "worker-key.pem", "client.pem", keyringFile, tokensFile, tokenFile} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+		} else if secret := !strings.HasSuffix(name, ".pem") || strings.Contains(name, "key"); secret && info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v", name, info.Mode())
+		}
+	}
+	quern(t, "certs", dir).failure(t, exitUsage, "there is a certificate authority already", "--renew")
+	before, err := os.ReadFile(filepath.Join(dir, "worker.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quern(t, "certs", dir, "--renew").success(t)
+	if after, err := os.ReadFile(filepath.Join(dir, "worker.pem")); err != nil || string(after) == string(before) {
+		t.Errorf("not renewed: %v", err)
+	}
+	quern(t, "certs", dir, "--issue", "client", "--name", "ann").success(t)
+	quern(t, "certs", dir, "--issue", "client", "--name", "ann").failure(t, exitFailed, "ann has a token")
+	quern(t, "certs", dir, "--issue", "worker", "--name", "w1").success(t)
+	if _, err := os.Stat(filepath.Join(dir, "w1", tokensFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a worker got the tokens: %v", err)
+	}
+	tokens, err := readTokens(filepath.Join(dir, tokensFile))
+	own, ownErr := ownToken(filepath.Join(dir, "ann"))
+	if err != nil || ownErr != nil || len(tokens) != 2 || tokens["ann"] != own || len(own) < 32 {
+		t.Errorf("%v %v: ann's token is %q of %v", err, ownErr, own, tokens)
+	}
+	for _, args := range [][]string{{"--issue", "king", "--name", "x"}, {"--issue", "worker"}, {"--name", "x"}, {"--issue", "worker", "--name", "x", "--renew"}, {"--validity=-1h"}} {
+		if o := quern(t, append([]string{"certs", dir}, args...)...); o.code == 0 {
+			t.Errorf("%q is taken", args)
+		}
+	}
+}
+
+// What is wrong with a daemon's flags is said before anything is touched.
+func TestDaemonFlags(t *testing.T) {
+	t.Parallel()
+	certs := t.TempDir()
+	for _, c := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"master", "--port=70000"}, []string{"--port 70000"}},
+		{[]string{"master", "--bind=0.0.0.0"}, []string{"--bind 0.0.0.0", "certificates"}},
+		{[]string{"master", "--bind=here"}, []string{`"here" is no IP address`}},
+		{[]string{"master", "--lease=-1s"}, []string{"--lease"}},
+		{[]string{"master", "--certs", certs}, []string{keyringFile, "quern certs"}},
+		{[]string{"master", "--tokens", filepath.Join(certs, "none")}, []string{"none"}},
+		{[]string{"worker", "--advertise=10.0.0.1"}, []string{"--advertise 10.0.0.1", "certificates"}},
+		{[]string{"worker", "--slots=-1"}, []string{"--slots -1"}},
+		{[]string{"worker", "--memory=much"}, []string{"--memory", "much"}},
+		{[]string{"worker", "--shuffle=none"}, []string{"--shuffle", "none"}},
+		{[]string{"worker", "--certs", certs, "--keyring", file(t, "k", "x")}, []string{"--join is missing"}},
+	} {
+		quern(t, append(c.args, "--dir", t.TempDir())...).failure(t, exitUsage, c.says...)
+	}
+}
+
+// A task of a job takes nothing from the host that it happens to run on.
+func TestHostedRunIsAlone(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	job := file(t, "j.yaml", "job: count\ninputs: ["+file(t, "in.txt", words)+"]\noutput: "+out+"\n")
+	config := t.TempDir()
+	if err := os.Mkdir(filepath.Join(config, "quern"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(config, "quern", "config.yaml"), []byte("format: nonsense\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"XDG_CONFIG_HOME=" + config, "QUERN_COMPRESS=nonsense", "QUERN_BOGUS=1"}
+	run(t, call{args: []string{"run", job}, env: env}).failure(t, exitUsage, "QUERN_BOGUS")
+
+	cmd := command(t, call{args: []string{"run", job}, env: env})
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	conn, err := task.Pipe(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	err = cmd.Start()
+	conn.Started()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Send(&task.Request{Protocol: task.Protocol, Kind: task.Drive, Job: fakeJob}); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		reply, err := conn.Recv()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, stderr.String())
+		}
+		if reply.Call == nil {
+			continue
+		}
+		if reply.Call.Job != "count" || reply.Call.Err != "" {
+			t.Errorf("call %+v", reply.Call)
+		}
+		break
+	}
+	if err := conn.Send(&task.CallResult{Result: []byte(`{"Job":"count"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || stderr.Len() > 0 {
+		t.Errorf("%v, stderr %q", err, stderr.String())
+	}
+	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("something was written: %v", err)
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]submitted{
+		"-": aJobFile, t.TempDir(): aPackage, binary: aProgram, file(t, "x.yaml", "job: x"): aJobFile, file(t, "empty", ""): aJobFile, file(t, "s", "#!/bin/sh"): aProgram,
+	} {
+		if got, err := kindOf(path); got != want || err != nil {
+			t.Errorf("%s: %v, %v; want %v", path, got, err, want)
+		}
+	}
+	if _, err := kindOf("nowhere"); !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("nowhere: %v", err)
+	}
+}
