@@ -14,27 +14,26 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/quernmr/quern/mapreduce/cluster/api"
-	"github.com/quernmr/quern/master/journal"
 	"github.com/quernmr/quern/master/schedule"
 )
 
 // worker is a worker whose lease has not run out.
 type worker struct {
-	id        string
-	hello     *api.Hello
-	session   *session     // nil: it has no stream at present
-	heard     atomic.Int64 // when it was heard of, by the clock
-	up        bool         // the scheduler knows it
-	suspected bool         // by the gossip
-	told      bool         // the scheduler was told that it is a suspect
-	draining  bool
-	left      bool // it may go
-	aside     time.Duration
-	asideWhy  string
-	counts    *api.PathCounts
+	id          string
+	hello       *api.Hello
+	session     *session     // nil: it has no stream at present
+	heard       atomic.Int64 // when it was heard of, by the clock
+	up          bool         // the scheduler knows it
+	suspected   bool         // by the gossip, since suspectedAt
+	told        bool         // the scheduler was told that it is a suspect
+	suspectedAt time.Duration
+	draining    bool
+	left        bool // it may go
+	aside       time.Duration
+	asideWhy    string
+	counts      *api.PathCounts
 }
 
 // Bounds of what a worker may say of itself.
@@ -158,7 +157,8 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 	if w.session != nil {
 		w.session.end(errReplaced)
 	}
-	moved := w.up && w.hello.Address != h.Address
+	// Nobody could be told where it is if that was not known.
+	moved := w.hello != nil && w.hello.Address != h.Address
 	w.hello, w.session = h, s
 	w.heard.Store(int64(now))
 	welcome := &api.Welcome{Epoch: m.Epoch(), Cluster: m.Cluster(), LeaseMs: m.opts.Lease.Milliseconds()}
@@ -192,14 +192,7 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 		m.log.Warn("a worker comes from another cluster; what it has of it is dropped", "worker", h.Name, "cluster", h.Cluster)
 	}
 	s.welcome = welcome
-	// Who is gone after a restart is known by this; without it, a worker that comes back is a new one.
-	rec := proto.CloneOf(h)
-	rec.Running, rec.Outputs = nil, nil
-	if b, err := proto.Marshal(rec); err != nil {
-		m.log.Error("a worker can't be encoded", "worker", h.Name, "error", err)
-	} else if err := m.write(journal.WorkerSeen{Worker: journal.Worker{ID: w.id, Hello: b}}); err != nil {
-		m.log.Warn("a worker is not in the journal", "worker", h.Name, "error", err)
-	}
+	m.roll[w.id] = h
 	m.log.Info("a worker says hello", "worker", w.id, "name", h.Name, "address", h.Address, "slots", h.Slots,
 		"running", len(h.Running), "outputs", len(h.Outputs), "shuffle", h.Shuffle)
 	// What was believed to run there and does not is lost; the scheduler sees it by itself.
@@ -231,7 +224,7 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 				continue
 			}
 			if r.worker == w.id {
-				m.remind(j, at, s, func(o *output) bool { return o.moved })
+				m.remind(j, at, s, func(o *output) bool { return o.moved || r.unsure })
 			} else if other := m.sessionOf(r.worker); moved && other != nil {
 				m.remind(j, at, other, func(o *output) bool { return o.worker == w.id })
 			}
@@ -257,7 +250,13 @@ func (m *Master) hear(s *session, msg *api.WorkerMessage) {
 	if w == nil || w.session != s {
 		return // what an older stream says is late
 	}
-	w.heard.Store(int64(m.clock.now()))
+	now := m.clock.now()
+	w.heard.Store(int64(now))
+	if w.suspected && now-w.suspectedAt > m.opts.Lease {
+		// The gossip may not get through, or its last word was lost. Who says something for so long is there.
+		w.suspected = false
+		m.tellSuspect(w)
+	}
 	m.report(w, msg)
 }
 
@@ -326,10 +325,7 @@ func (m *Master) workerGone(w *worker, why error) {
 	if len(m.gone) > rememberGone {
 		m.gone = m.gone[1:]
 	}
-	// Should this not be written, the worker is waited for once more after a restart.
-	if err := m.write(journal.WorkerGone{ID: w.id}); err != nil {
-		m.log.Warn("the end of a worker is not in the journal", "worker", w.id, "error", err)
-	}
+	m.roll[w.id] = nil
 	reason := "its worker is gone"
 	if why == io.EOF {
 		reason = "its worker has left"

@@ -170,7 +170,7 @@ func (c clusterService) Submit(ctx context.Context, r *api.SubmitRequest) (*api.
 		m.log.Info("a job is refused", "user", user, "from", caller(ctx), "error", err)
 		return nil, err
 	}
-	rec := journal.Job{Key: r.Key, User: user, Submitted: time.Now(), Secret: make([]byte, 16)}
+	rec := journal.Job{Key: r.Key, User: user, Submitted: time.Now(), Secret: make([]byte, 16), Epoch: m.Epoch()}
 	_, err := rand.Read(rec.Secret)
 	for i := range rec.Seed {
 		n, e := random64()
@@ -593,6 +593,8 @@ func (m *Master) drain(name string) error {
 	}
 	if w := found[0]; !w.draining {
 		w.draining = true
+		m.roll[w.id] = w.hello
+		_ = m.write() // it is tried again
 		m.apply(schedule.WorkerDrain{ID: w.id})
 	}
 	return nil

@@ -3,6 +3,7 @@
 package master
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -113,6 +114,9 @@ func (f *finish) decode() {
 // finish takes a batch of results: what the scheduler would take is written to the
 // journal, all at once, and then told to the scheduler and to who waits.
 func (m *Master) finish(batch []*finish) {
+	// In the order of stages: a map task that was run again may void a part, and that part's result, in the same
+	// batch, must not be taken for the last one that the job waits for.
+	slices.SortStableFunc(batch, func(a, b *finish) int { return cmp.Compare(a.attempt.Stage, b.attempt.Stage) })
 	var entries []journal.Entry
 	touched := map[*job]bool{}
 	for _, f := range batch {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -598,6 +599,7 @@ type testMaster struct {
 	closed bool
 	conn   *grpc.ClientConn
 	client api.ClusterClient
+	dead   *atomic.Bool // see crash
 }
 
 func testLog() *slog.Logger {
@@ -652,6 +654,7 @@ func (m *testMaster) open() {
 		m.t.Fatal(err)
 	}
 	m.addr = m.Addr().String()
+	m.dead = new(atomic.Bool)
 }
 
 func (m *testMaster) serve() {

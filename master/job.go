@@ -69,6 +69,7 @@ type running struct {
 	since       time.Duration
 	progress    *api.AttemptProgress // nil: none yet
 	scale       []uint8              // that a reduce attempt was given
+	unsure      bool                 // it may not have been told where all map outputs are when it began
 }
 
 // past is an attempt that is over.
@@ -315,14 +316,13 @@ func (m *Master) order(j *job, w *worker, a schedule.Launch, r *running) (*api.L
 	case schedule.Reduce:
 		in := j.ledger.input(j.shufflePart(t), m.locate(j))
 		in.Part, in.Pull = t, j.pulls()
-		// Attempts of a part must never share a target, not even with those of
-		// the time before this master.
 		j.launched[t]++
-		in.Generation = uint32(m.Epoch())<<16 | j.launched[t]&0xffff
+		in.Generation = generation(m.Epoch()-j.rec.Epoch, j.launched[t])
 		if j.plan.Result.TotalOrder {
 			in.Low, in.High = task.Between(j.totals.Cuts, int(t))
 		}
 		r.scale = slices.Clone(j.ledger.scale)
+		r.unsure = slices.ContainsFunc(in.Outputs, func(o *api.MapOutput) bool { return o.Address == "" })
 		l.Reduce = in
 	case schedule.Commit:
 		if err := j.audit(); err != nil {
@@ -342,6 +342,12 @@ func (m *Master) order(j *job, w *worker, a schedule.Launch, r *running) (*api.L
 	}
 	return l, nil
 }
+
+// generation names the target of the nth reduce attempt of a part since the master was restarted for the
+// restarts-th time in the job's life. Attempts of a part must never share a target, not even with those of the
+// time before this master. Workers take generations below 2^24, since they begin a target anew by themselves; the
+// starts of a master are not bounded, but those in the life of one job are few.
+func generation(restarts uint64, nth uint32) uint32 { return uint32(restarts&0xff)<<16 | nth&0xffff }
 
 // constants are what does not change while the job lives.
 func (j *job) constants() *api.JobConstants {

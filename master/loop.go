@@ -3,9 +3,12 @@
 package master
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quernmr/quern/master/journal"
 	"github.com/quernmr/quern/master/schedule"
@@ -61,6 +64,9 @@ func (m *Master) loop() (err error) {
 			return nil
 		}
 		stop()
+		if m.fatal != nil {
+			return m.fatal // whoever starts again sees what the journal has
+		}
 	}
 }
 
@@ -98,7 +104,8 @@ func (m *Master) tick() {
 	if late := now - m.ticked - m.opts.Lease/8; late > m.opts.Lease/4 {
 		m.log.Warn("the master did not run for a while; leases are prolonged", "by", late)
 		for _, w := range m.workers {
-			w.heard.Add(int64(late))
+			// Some were heard since it runs again: their lease is a whole one, and no longer.
+			w.heard.Store(min(w.heard.Load()+int64(late), int64(now)))
 		}
 	}
 	m.ticked = now
@@ -115,6 +122,9 @@ func (m *Master) tick() {
 			m.writeEnd(j)
 		}
 	}
+	if len(m.roll) > 0 {
+		_ = m.write() // it is tried again
+	}
 	if now >= m.cleanAt {
 		m.cleanAt = now + cleanEvery
 		m.clean()
@@ -122,10 +132,32 @@ func (m *Master) tick() {
 	m.apply(schedule.Tick{})
 }
 
-// write writes to the journal, and remembers whether there is room.
+// write writes to the journal, and remembers whether there is room. Which workers there are is written
+// on the way: thousands may come at once, and a worker that is not in it is only not waited for
+// after a restart.
 func (m *Master) write(entries ...journal.Entry) error {
+	for id, h := range m.roll {
+		if h == nil {
+			entries = append(entries, journal.WorkerGone{ID: id})
+			continue
+		}
+		h = proto.CloneOf(h)
+		h.Running, h.Outputs = nil, nil
+		b, err := proto.Marshal(h)
+		if err != nil {
+			m.log.Error("a worker can't be encoded", "worker", id, "error", err)
+			delete(m.roll, id)
+			continue
+		}
+		entries = append(entries, journal.WorkerSeen{Worker: journal.Worker{ID: id, Hello: b, Draining: m.workers[id] != nil && m.workers[id].draining}})
+	}
 	err := m.journal.Write(entries...)
+	if err == nil {
+		clear(m.roll)
+	}
 	switch {
+	case errors.Is(err, journal.ErrUnsure):
+		m.fatal = err
 	case err == nil && m.full != nil:
 		m.full = nil
 		m.log.Info("the journal can be written again")
@@ -169,7 +201,7 @@ func (m *Master) act(a schedule.Action) {
 		m.launch(a)
 	case schedule.Adopted:
 		if j := m.jobs[a.Attempt.Job]; j != nil {
-			j.begin(a.Attempt, a.Worker, false, m.clock.now())
+			j.begin(a.Attempt, a.Worker, false, m.clock.now()).unsure = true
 		}
 	case schedule.Stop:
 		if j := m.jobs[a.Attempt.Job]; j != nil {
@@ -226,7 +258,7 @@ func (m *Master) sessionOf(id string) *session {
 func (m *Master) suspicion(s Suspicion) {
 	for id, w := range m.workers {
 		if id == s.Worker || w.hello.Name == s.Worker {
-			w.suspected = s.Suspect
+			w.suspected, w.suspectedAt = s.Suspect, m.clock.now()
 			m.tellSuspect(w)
 		}
 	}

@@ -63,9 +63,11 @@ type Master struct {
 	keys      map[string]string // of submissions: job
 	seq       uint64
 	workers   map[string]*worker
-	gone      []*worker // the last ones
-	unwritten []*job    // have ended, but the journal does not know it
-	full      error     // why the journal could not be written the last time
+	gone      []*worker             // the last ones
+	unwritten []*job                // have ended, but the journal does not know it
+	roll      map[string]*api.Hello // workers that came, or went (nil), since the last write
+	fatal     error                 // why the loop is to end
+	full      error                 // why the journal could not be written the last time
 	retryAt   time.Duration
 	cleanAt   time.Duration
 	ticked    time.Duration
@@ -84,6 +86,7 @@ func New(opts Options) (m *Master, err error) {
 		requests: make(chan func()), finishes: make(chan *finish, maxBatch),
 		stopping: make(chan struct{}), stopped: make(chan struct{}),
 		jobs: map[string]*job{}, byID: map[string]*journal.History{}, keys: map[string]string{}, workers: map[string]*worker{}, ends: map[schedule.Attempt]bool{},
+		roll: map[string]*api.Hello{},
 	}
 	var undo []io.Closer
 	defer func() {

@@ -4,8 +4,14 @@ package master
 
 import (
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/master/schedule"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,4 +41,41 @@ func TestWholeJobs(t *testing.T) {
 			w.check(t)
 		})
 	}
+}
+
+// Told to stop, a master with workers and watchers does so at once; workers are told that it was no fault.
+func TestStop(t *testing.T) {
+	m := startMaster(t)
+	w := newWorld()
+	d := &model{splits: 1, parts: 1}
+	f := newWorker(t, m.addr, w, d, "a")
+	g := newGate()
+	f.pause = func(at schedule.Attempt) error {
+		g.wait(at)
+		return nil
+	}
+	f.start()
+	job := m.submit(jobFile())
+	<-g.reached
+	stream, err := m.client.Watch(m.context(), &api.WatchRequest{Job: job})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	m.cancel()
+	if err := <-m.served; err != nil {
+		t.Error(err)
+	}
+	m.served <- nil
+	t.Log(time.Since(begun))
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unavailable {
+		t.Errorf("who watches: %v", err)
+	}
+	close(g.open)
 }

@@ -573,7 +573,7 @@ func TestLease(t *testing.T) {
 // Hints of the gossip are hints: nothing is given to a suspect, and nothing is taken from it.
 func TestSuspects(t *testing.T) {
 	hints := make(chan Suspicion)
-	m := startMaster(t, func(o *Options) { o.Suspects = hints })
+	m := startMaster(t, func(o *Options) { o.Suspects, o.Lease = hints, time.Hour })
 	w := newWorld()
 	d := &model{splits: 2, parts: 1}
 	startWorker(t, m.addr, w, d, "a")
@@ -831,5 +831,64 @@ func TestSynced(t *testing.T) {
 	list, err := m.client.Jobs(m.context(), &api.JobsRequest{})
 	if err != nil || len(list.Jobs) != 1 || list.Jobs[0].State != api.JobState_JOB_DONE {
 		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// A worker that was there is waited for after a restart, for a lease, and no longer.
+func TestKnownWorkers(t *testing.T) {
+	m := startMaster(t, func(o *Options) { o.Lease = time.Second })
+	f := startWorker(t, m.addr, newWorld(), &model{}, "a")
+	state := func() string {
+		list, err := m.client.Workers(m.context(), &api.WorkersRequest{})
+		if err != nil || len(list.Workers) > 1 {
+			t.Fatalf("workers: %v, %v", list, err)
+		}
+		if len(list.Workers) == 0 {
+			return ""
+		}
+		return list.Workers[0].Name + " " + list.Workers[0].State
+	}
+	until(t, "it is written", func() bool {
+		c, err := m.journal.Load()
+		return err == nil && len(c.Workers) == 1
+	})
+	m.halt()
+	f.stop()
+	m.begin()
+	if got := state(); got != "a suspect" {
+		t.Errorf("after the restart: %q", got)
+	}
+	until(t, "its lease runs out", func() bool { return state() == "a gone" })
+	until(t, "that is written, too", func() bool {
+		c, err := m.journal.Load()
+		return err == nil && len(c.Workers) == 0
+	})
+	m.restart()
+	if got := state(); got != "" {
+		t.Errorf("after another restart: %q", got)
+	}
+}
+
+// When nobody knows whether a write got through, the master ends, and the next one sees it.
+func TestUnsureJournal(t *testing.T) {
+	m := startMaster(t)
+	job := m.submit(jobFile())
+	m.journal.Watch(nil, func() error { return journal.ErrUnsure })
+	r := jobFile()
+	r.Key = "k"
+	if _, err := m.client.Submit(m.context(), r); err == nil {
+		t.Error("the job is taken")
+	}
+	if err := <-m.served; !errors.Is(err, journal.ErrUnsure) {
+		t.Errorf("%v", err)
+	}
+	m.served <- nil
+	m.restart()
+	if again := m.submit(r); again == job {
+		t.Error("two jobs are one")
+	}
+	list, err := m.client.Jobs(m.context(), &api.JobsRequest{})
+	if err != nil || len(list.Jobs) != 2 {
+		t.Errorf("jobs: %v, %v", list, err)
 	}
 }

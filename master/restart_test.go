@@ -17,12 +17,12 @@ import (
 var errCrash = errors.New("the master has crashed")
 
 // crash has writes fail from the nth on; that one is stored if after is set. When it
-// comes, crashed is closed.
+// comes, crashed is closed. A master that is dead already stays so.
 func (m *testMaster) crash(n int, after bool) (crashed chan struct{}) {
 	crashed = make(chan struct{})
 	var once sync.Once
 	var writes atomic.Int64
-	dead := atomic.Bool{}
+	dead := m.dead
 	now := func() error {
 		dead.Store(true)
 		once.Do(func() { close(crashed) })
@@ -39,6 +39,9 @@ func (m *testMaster) crash(n int, after bool) (crashed chan struct{}) {
 		}
 		return nil
 	})
+	if dead.Load() {
+		once.Do(func() { close(crashed) })
+	}
 	return crashed
 }
 

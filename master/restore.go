@@ -37,6 +37,7 @@ func (m *Master) restore() error {
 			return fmt.Errorf("%w: worker %s: %w", journal.ErrDamaged, w.ID, err)
 		}
 		m.expect(w.ID, h)
+		m.workers[w.ID].draining = w.Draining
 	}
 	var jobs []schedule.RestoredJob
 	var published []*job
@@ -141,6 +142,9 @@ func (m *Master) restoreJob(r *journal.Running) (*job, []schedule.Finished, erro
 		n := c.Attempt.Task
 		if int64(n) >= int64(len(j.reduces)) || j.reduces[n] != nil {
 			return nil, nil, fmt.Errorf("%w: reduce %d of %d", journal.ErrDamaged, n, len(j.reduces))
+		}
+		if c.Attempt.StageAttempt < r.Resets[n] {
+			continue // it was written together with the map result that voids it
 		}
 		j.reduces[n] = c
 		j.reduced++

@@ -278,3 +278,70 @@ func TestClusterLosesAWorker(t *testing.T) {
 	c.submit(t, append(args, "-o", filepath.Join(dir, "again"))...).success(t)
 	sameTree(t, filepath.Join(dir, "again"), filepath.Join(dir, "local"))
 }
+
+// Go programs: one that knows nothing of clusters, by submit; and one that submits itself.
+func TestClusterRunsPrograms(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it builds programs")
+	}
+	c := newTestCluster(t)
+	dir := t.TempDir()
+	in, err := filepath.Abs("../../examples/temperatures/testdata/stations.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	static := filepath.Join(dir, "temperatures")
+	build := func(out, folder string) {
+		cmd := exec.Command("go", "build", "-trimpath", "-o", out, folder)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, said)
+		}
+	}
+	build(static, "../../examples/temperatures")
+	if said, err := exec.Command(static, "-o", filepath.Join(dir, "local"), in).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	for name, what := range map[string]string{"built": static, "package": "../../examples/temperatures"} {
+		out := filepath.Join(dir, name)
+		o := run(t, call{args: []string{"submit", what, "--verbose", "--", "-o", out, in}, env: append(c.env, forGo(t)...)})
+		if o.success(t) != "" || !strings.Contains(o.stderr, "quern temperatures: 1 file") {
+			t.Errorf("%s: stdout %q, stderr %q", name, o.stdout, o.stderr)
+		}
+		sameTree(t, out, filepath.Join(dir, "local"))
+	}
+
+	// The program's own arguments are wrong, its job fails, it writes to the terminal.
+	for _, one := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"-bogus"}, 2, "flag provided but not defined"},
+		{[]string{"-o", filepath.Join(dir, "x"), filepath.Join(dir, "none")}, exitInput, "none"},
+		{[]string{"-o", filepath.Join(dir, "local"), in}, exitOutput, "exists and is not empty"},
+		{[]string{in}, exitFailed, "can't write to standard output"},
+	} {
+		o := run(t, call{args: append([]string{"submit", static, "--"}, one.args...), env: c.env})
+		if o.code != one.code || !strings.Contains(o.stderr, one.says) {
+			t.Errorf("%q: code %d, stderr %q; want %d, %q", one.args, o.code, o.stderr, one.code, one.says)
+		}
+	}
+
+	// It is gone before its job is done.
+	id := strings.TrimSpace(run(t, call{args: []string{"submit", static, "--detach", "--", "-o", filepath.Join(dir, "detached"), in}, env: c.env}).success(t))
+	run(t, call{args: []string{"status", "--follow", id}, env: c.env}).success(t)
+	sameTree(t, filepath.Join(dir, "detached"), filepath.Join(dir, "local"))
+
+	twice := filepath.Join(dir, "twice")
+	build(twice, "./testdata/twice")
+	said, err := exec.Command(twice, c.master, file(t, "in.txt", "b\na\nb\n"), filepath.Join(dir, "second")).CombinedOutput()
+	if err != nil || string(said) != "2 2\n" {
+		t.Fatalf("%v, prints %q", err, said)
+	}
+	rows, err := os.ReadFile(filepath.Join(dir, "second", "part-00000"))
+	if err != nil || string(rows) != "2 keys: a\t1\n2 keys: b\t2\n" {
+		t.Errorf("%v, rows %q", err, rows)
+	}
+}

@@ -23,7 +23,7 @@ import (
 // at runs the program against a master.
 func at(t *testing.T, f *fakeMaster, args ...string) outcome {
 	t.Helper()
-	return run(t, call{args: args, env: []string{"QUERN_MASTER=" + f.address}})
+	return run(t, call{args: args, env: f.env()})
 }
 
 // forGo is the environment that the go command needs.
@@ -87,7 +87,7 @@ func TestSubmitRefuses(t *testing.T) {
 				c.args = []string{"join", "--on=id", filepath.Join(dir, "[ab].csv"), filepath.Join(dir, "c.csv"), "-o", "/o", "--upload"}
 				c.code, c.says = exitUsage, []string{"each side of a join must be one file"}
 			}
-			run(t, call{args: append([]string{"submit"}, c.args...), stdin: c.stdin, env: append(forGo(t), "QUERN_MASTER="+f.address)}).failure(t, c.code, c.says...)
+			run(t, call{args: append([]string{"submit"}, c.args...), stdin: c.stdin, env: f.env(forGo(t)...)}).failure(t, c.code, c.says...)
 		})
 	}
 	t.Cleanup(func() {
@@ -106,7 +106,7 @@ func TestSubmitJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := run(t, call{
-		dir: dir, env: []string{"QUERN_MASTER=" + f.address, "QUERN_MIN_COUNT=2"},
+		dir: dir, env: f.env("QUERN_MIN_COUNT=2"),
 		args: []string{"submit", "wordcount", "--lower", "in.txt", "-o", "out", "--priority=3", "--max-slots=2", "--task-memory=64MiB", "--task-timeout=2m", "--max-attempts=5", "--shuffle=user", "--json"},
 	})
 	if o.success(t) != "" {
@@ -212,7 +212,7 @@ func TestClusterExitCodes(t *testing.T) {
 			if c.change != nil {
 				c.change(f)
 			}
-			env := []string{"QUERN_MASTER=" + f.address}
+			env := f.env()
 			if c.env != "" {
 				env = append(env, c.env)
 			}
@@ -239,11 +239,17 @@ func TestFollowInterrupted(t *testing.T) {
 	for looks, args := range [][]string{ // status looks whether there is such a job before it follows it
 		{"submit", "wordcount", file(t, "in.txt", words), "-o", "/o"},
 		{"status", "--follow", "0123"},
+		nil, // a program
 	} {
+		if args == nil {
+			// quern itself is one: it runs a job file by the library.
+			job := file(t, "j.yaml", "job: count\ninputs: [/in]\noutput: /o\n")
+			looks, args = 0, []string{"submit", binary, "--", "run", job}
+		}
 		f := newFakeMaster(t)
 		f.looks = looks
 		f.statuses, f.hang = []*api.JobStatus{fakeStatus(api.JobState_JOB_MAPPING)}, make(chan struct{})
-		cmd := command(t, call{args: args, env: []string{"QUERN_MASTER=" + f.address}})
+		cmd := command(t, call{args: args, env: f.env()})
 		var stdout, stderr strings.Builder
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		if err := cmd.Start(); err != nil {

@@ -37,6 +37,14 @@ type fakeMaster struct {
 	watched  chan struct{} // closed when that has sent its statuses
 
 	address string
+	start   sync.Once // once the test has said all
+	serve   func()
+}
+
+// env is the environment in which the master is found. The test changes nothing from then on.
+func (f *fakeMaster) env(more ...string) []string {
+	f.start.Do(f.serve)
+	return append([]string{"QUERN_MASTER=" + f.address}, more...)
 }
 
 const fakeJob = "0123456789abcdef0123456789abcdef"
@@ -58,8 +66,11 @@ func newFakeMaster(t *testing.T) *fakeMaster {
 		return next(ctx, req)
 	}))
 	api.RegisterClusterServer(s, f)
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(s.Stop)
+	f.serve = func() { go func() { _ = s.Serve(l) }() }
+	t.Cleanup(func() {
+		s.Stop()
+		_ = l.Close() // if it never served
+	})
 	return f
 }
 

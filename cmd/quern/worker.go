@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,6 +131,9 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 	}
 	if f.slots < 0 {
 		return usageErrorf(cmd, "--slots %d: at least 1", f.slots)
+	}
+	if f.slots == 0 {
+		f.slots = runtime.GOMAXPROCS(0)
 	}
 	if f.name == "" {
 		if f.name, err = os.Hostname(); err != nil {

@@ -109,9 +109,9 @@ func (in *Input) Command(job, out string) (args []string, own bool) {
 	case program:
 		return []string{"-o", out, "-grouped", "-keys", "50", "-split", "1024", "-map", "1ms", "-reduce", "2ms", in.Side}, true
 	case "wordcount":
-		args = []string{"wordcount", in.Text, "--partitions", "5"}
+		args = []string{"wordcount", in.Text, "--partitions", "8"}
 	case "aggregate":
-		args = []string{"aggregate", in.Table, "--group-by", "group", "--sum", "amount", "--min", "amount", "--mean", "amount", "--max", "amount", "--partitions", "3"}
+		args = []string{"aggregate", in.Table, "--group-by", "group", "--sum", "amount", "--min", "amount", "--mean", "amount", "--max", "amount", "--partitions", "6"}
 	case "join":
 		args = []string{"join", in.Side, in.Table, "--on", "id", "--type", "full", "--partitions", "4"}
 	case "sort":

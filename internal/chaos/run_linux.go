@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -135,10 +136,6 @@ type run struct {
 
 // Run runs a scenario and returns what it showed, and all that is wrong with it.
 func (b *Bench) Run(ctx context.Context, s *Scenario) (report *Report, err error) {
-	want, err := b.Want(ctx, s.Job)
-	if err != nil {
-		return nil, err
-	}
 	r := &run{bench: b, scenario: s, dir: filepath.Join(b.Dir, fmt.Sprintf("seed-%d", s.Seed)), busy: map[string]*sync.Mutex{}, struck: map[Action]int{}}
 	if err := os.MkdirAll(filepath.Join(r.dir, "out"), 0o755); err != nil {
 		return nil, fmt.Errorf("prepare a run: %w", err)
@@ -151,7 +148,7 @@ func (b *Bench) Run(ctx context.Context, s *Scenario) (report *Report, err error
 	if err := r.start(ctx); err != nil {
 		return nil, r.withLogs(err)
 	}
-	report, err = r.job(ctx, want)
+	report, err = r.jobs(ctx)
 	if err == nil {
 		err = r.checkAfter(ctx)
 	}
@@ -232,67 +229,159 @@ func (r *run) start(ctx context.Context) error {
 	return r.lab.SetFaults(s.Faults)
 }
 
-// job submits the job, lets happen what is to happen, and looks at what comes out.
-func (r *run) job(ctx context.Context, want string) (*Report, error) {
-	s := r.scenario
-	out := filepath.Join(r.dir, "out", "result")
-	jobCtx, cancel := context.WithTimeout(ctx, jobTime)
-	defer cancel()
-	args, own := r.bench.Input.Command(s.Job, out)
+// submission is a job that was given to the cluster.
+type submission struct {
+	job, out, want string
+	cmd            *netlab.Command
+	stdout         bytes.Buffer
+	stderr         *watch
+	ended          chan struct{} // closed
+	err            error         // of waiting, when it has ended
+}
+
+// submit gives a job to the cluster.
+func (r *run) submit(ctx context.Context, job, name string) (*submission, error) {
+	want, err := r.bench.Want(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	s := &submission{job: job, out: filepath.Join(r.dir, "out", name), want: want, stderr: newWatch(" is submitted"), ended: make(chan struct{})}
+	args, own := r.bench.Input.Command(job, s.out)
 	if own {
 		args = append([]string{"submit", r.bench.Program, "--json", "--verbose", "--"}, args...)
 	} else {
 		args = append(append([]string{"submit"}, args...), "--json", "--verbose")
 	}
-	cmd := r.cluster.Command(jobCtx, args...)
-	var stdout bytes.Buffer
-	stderr := newWatch("is submitted")
-	cmd.Stdout, cmd.Stderr = &stdout, stderr
-	if err := cmd.Start(); err != nil {
+	s.cmd = r.cluster.Command(ctx, args...)
+	s.cmd.Stdout, s.cmd.Stderr = &s.stdout, s.stderr
+	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("submit: %w", err)
 	}
-	eventsCtx, ended := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	errs := make([]error, len(s.Events))
-	ran := make(chan error, 1)
-	go func() { ran <- cmd.Wait() }()
+	go func() {
+		s.err = s.cmd.Wait()
+		close(s.ended)
+	}()
+	return s, nil
+}
+
+// id returns the beginning of the job's id, as the cluster's client says it.
+func (s *submission) id() string {
+	before, _, _ := strings.Cut(s.stderr.String(), " is submitted")
+	return before[strings.LastIndexByte(before, ' ')+1:]
+}
+
+// jobs submits the scenario's jobs, lets happen what is to happen, and looks at what comes out.
+func (r *run) jobs(ctx context.Context) (report *Report, err error) {
+	jobCtx, cancel := context.WithTimeout(ctx, jobTime)
+	defer cancel()
+	var all []*submission
+	for i, job := range r.scenario.Jobs() {
+		s, err := r.submit(jobCtx, job, fmt.Sprintf("result%d", i))
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			cancel() // which ends it if it has not ended
+			<-s.ended
+		}()
+		all = append(all, s)
+	}
 	// A job that was not taken yet may be refused when there is no master.
-	var waitErr error
-	select {
-	case <-stderr.seen:
-	case waitErr = <-ran:
-		ran <- waitErr
+	for _, s := range all {
+		select {
+		case <-s.stderr.seen:
+		case <-s.ended:
+		}
 	}
 	begin := time.Now()
-	for i, e := range s.Events {
-		wg.Go(func() { errs[i] = r.happen(eventsCtx, e) })
+	events := r.scenario.Events
+	eventsCtx, over := context.WithCancel(ctx)
+	defer over()
+	var wg sync.WaitGroup
+	reducing := make(chan struct{})
+	wg.Go(func() {
+		r.awaitReduce(eventsCtx, all[0])
+		close(reducing)
+	})
+	errs := make([]error, len(events))
+	for i, e := range events {
+		wg.Go(func() {
+			if e.Reducing {
+				<-reducing
+			}
+			errs[i] = r.happen(eventsCtx, e)
+		})
 	}
-	waitErr = <-ran
-	report := &Report{OK: waitErr == nil, Seconds: time.Since(begin).Seconds()}
-	ended()
+	for _, s := range all {
+		<-s.ended
+	}
+	report = &Report{OK: true, Seconds: time.Since(begin).Seconds()}
+	over()
 	wg.Wait()
 	report.Struck = r.struck
 	if err := errors.Join(errs...); err != nil {
 		return report, fmt.Errorf("what was to happen: %w", err)
 	}
-	if jobCtx.Err() != nil && waitErr != nil {
-		return report, fmt.Errorf("the job has not ended within %v: %s", jobTime, tail(stderr.String()))
+	if jobCtx.Err() != nil {
+		return report, fmt.Errorf("not all jobs have ended within %v: %s", jobTime, tail(all[0].stderr.String()))
 	}
-	report.fill(lastLine(stderr.String()))
-	if waitErr != nil {
-		report.Error = tail(stderr.String())
-		return report, r.checkError(cmd.ProcessState, stderr.String(), out)
+	var names []string
+	for _, s := range all {
+		report.fill(lastLine(s.stderr.String()))
+		if s.err == nil {
+			names = append(names, filepath.Base(s.out))
+		}
+		err = errors.Join(err, r.check(s, report))
 	}
-	if stdout.Len() > 0 {
-		return report, fmt.Errorf("there is something on standard output: %.200q", stdout.String())
+	if err == nil && report.OK {
+		err = r.checkOutputs(names)
 	}
-	if err := checkSummary(lastLine(stderr.String())); err != nil {
-		return report, err
+	return report, err
+}
+
+// awaitReduce returns when a job is in its reduce stage, or beyond.
+func (r *run) awaitReduce(ctx context.Context, s *submission) {
+	wanted := false
+	for _, e := range r.scenario.Events {
+		wanted = wanted || e.Reducing
 	}
-	if err := sameTree(out, want); err != nil {
-		return report, err
+	if !wanted {
+		return
 	}
-	return report, r.checkOutputs("result")
+	for ; ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
+		// Without a master there is no answer, and another try.
+		out, err := r.cluster.Command(ctx, "status", "--json", s.id()).Output()
+		var status struct {
+			State string `json:"state"`
+		}
+		if err != nil || json.Unmarshal(out, &status) != nil {
+			continue
+		}
+		switch status.State {
+		case "queued", "planning", "mapping":
+		default:
+			return
+		}
+	}
+}
+
+// check looks at what came of a job.
+func (r *run) check(s *submission, report *Report) error {
+	stderr := s.stderr.String()
+	if s.err != nil {
+		report.OK, report.Error = false, tail(stderr)
+		return r.checkError(s.cmd.ProcessState, stderr, s.out)
+	}
+	if s.stdout.Len() > 0 {
+		return fmt.Errorf("%s: there is something on standard output: %.200q", s.job, s.stdout.String())
+	}
+	if err := checkSummary(lastLine(stderr)); err != nil {
+		return fmt.Errorf("%s: %w", s.job, err)
+	}
+	if err := sameTree(s.out, s.want); err != nil {
+		return fmt.Errorf("%s: %w", s.job, err)
+	}
+	return nil
 }
 
 // watch keeps what is written, and says when a text was in it.
@@ -324,7 +413,7 @@ func (w *watch) String() string {
 }
 
 // checkOutputs looks for what is in the output's parent folder and should not be there.
-func (r *run) checkOutputs(spared string) error {
+func (r *run) checkOutputs(spared []string) error {
 	parent := filepath.Join(r.dir, "out")
 	return within(settle, func() error {
 		list, err := os.ReadDir(parent)
@@ -332,7 +421,7 @@ func (r *run) checkOutputs(spared string) error {
 			return fmt.Errorf("look at the outputs: %w", err)
 		}
 		for _, e := range list {
-			if e.Name() != spared {
+			if !slices.Contains(spared, e.Name()) {
 				return fmt.Errorf("left beside the output: %s", e.Name())
 			}
 		}
@@ -387,7 +476,7 @@ func checkSummary(line string) error {
 	return nil
 }
 
-// fill takes from a summary how the job went.
+// fill adds what a summary says of how a job went.
 func (r *Report) fill(line string) {
 	var s struct {
 		Kernel int64 `json:"pairs_folded_by_kernel"`
@@ -399,7 +488,8 @@ func (r *Report) fill(line string) {
 		Failed int64 `json:"failed_attempts"`
 	}
 	if json.Unmarshal([]byte(line), &s) == nil {
-		r.Kernel, r.User, r.Pulled, r.Reruns, r.Resets, r.Lost, r.Failed = s.Kernel, s.User, s.Pulled, s.Reruns, s.Resets, s.Lost, s.Failed
+		r.Kernel, r.User, r.Pulled = r.Kernel+s.Kernel, r.User+s.User, r.Pulled+s.Pulled
+		r.Reruns, r.Resets, r.Lost, r.Failed = r.Reruns+s.Reruns, r.Resets+s.Resets, r.Lost+s.Lost, r.Failed+s.Failed
 	}
 }
 

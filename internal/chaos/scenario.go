@@ -35,16 +35,20 @@ const (
 
 // Event is an action at a time.
 type Event struct {
-	At   time.Duration // after the job was submitted
-	Do   Action
-	Host int // of a worker; 0: it is not about one
-	For  time.Duration
+	At       time.Duration // after the jobs were submitted
+	Reducing bool          // after the first one has come to its reduce stage, instead
+	Do       Action
+	Host     int // of a worker; 0: it is not about one
+	For      time.Duration
 	// Faults are those of SpoilLinks.
 	Faults netlab.Faults
 }
 
 func (e Event) String() string {
 	text := fmt.Sprintf("%v: %s", e.At, e.Do)
+	if e.Reducing {
+		text = "reducing + " + text
+	}
 	if e.Host > 0 {
 		text += fmt.Sprintf(" %d", e.Host)
 	}
@@ -79,6 +83,7 @@ const (
 type Scenario struct {
 	Seed    uint64
 	Job     string // one of Jobs
+	Second  string // submitted at the same time; "": nothing
 	Hosts   int    // the master is on host 1, and a worker on each
 	Slots   int    // of each worker
 	Shuffle Shuffle
@@ -95,7 +100,7 @@ type Scenario struct {
 
 func (s *Scenario) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %s on %d hosts with %d slots each, shuffle %s, lease %v", s.Seed, s.Job, s.Hosts, s.Slots, s.Shuffle, s.Lease)
+	fmt.Fprintf(&b, "seed %d: %s on %d hosts with %d slots each, shuffle %s, lease %v", s.Seed, strings.Join(s.Jobs(), " and "), s.Hosts, s.Slots, s.Shuffle, s.Lease)
 	if s.Faults.Any() {
 		fmt.Fprintf(&b, ", links %s", faultsText(s.Faults))
 	}
@@ -112,6 +117,14 @@ func (s *Scenario) String() string {
 		fmt.Fprintf(&b, "\n  %v", e)
 	}
 	return b.String()
+}
+
+// Jobs returns the jobs that are submitted at once.
+func (s *Scenario) Jobs() []string {
+	if s.Second == "" {
+		return []string{s.Job}
+	}
+	return []string{s.Job, s.Second}
 }
 
 // Limits of scenarios.
@@ -134,6 +147,9 @@ func NewScenario(seed uint64, kernel bool) *Scenario {
 	}
 	if rng.IntN(3) == 0 {
 		s.Faults = someFaults(rng)
+	}
+	if rng.IntN(4) == 0 {
+		s.Second = Jobs[rng.IntN(len(Jobs))]
 	}
 	kinds := make([]Action, 1+rng.IntN(8))
 	if rng.IntN(5) == 0 {
@@ -167,7 +183,15 @@ func NewScenario(seed uint64, kernel bool) *Scenario {
 	if s.SmallJournal {
 		s.MayFail = true
 	}
-	slices.SortStableFunc(s.Events, func(a, b Event) int { return int(a.At - b.At) })
+	slices.SortStableFunc(s.Events, func(a, b Event) int {
+		if a.Reducing != b.Reducing {
+			if b.Reducing {
+				return -1
+			}
+			return 1
+		}
+		return int(a.At - b.At)
+	})
 	s.tidy()
 	return s
 }
@@ -197,6 +221,10 @@ func moment(rng *rand.Rand) time.Duration {
 // event draws an event, of a kind or of any.
 func (s *Scenario) event(rng *rand.Rand, kind Action) Event {
 	e := Event{At: moment(rng), Host: 1 + rng.IntN(s.Hosts), For: pause(rng), Do: kind}
+	if rng.IntN(3) == 0 {
+		// That stage is short.
+		e.Reducing, e.At = true, e.At/8
+	}
 	switch n := rng.IntN(20); {
 	case kind == FillWorker:
 		e.Host = s.SmallDisk

@@ -12,7 +12,7 @@ func TestScenarios(t *testing.T) {
 	const n = 3000
 	did := map[Action]int{}
 	jobs, shuffles := map[string]int{}, map[Shuffle]int{}
-	mayFail := 0
+	mayFail, second, reducing := 0, 0, 0
 	for seed := uint64(1); seed <= n; seed++ {
 		s := NewScenario(seed, true)
 		if again := NewScenario(seed, true); s.String() != again.String() {
@@ -22,6 +22,9 @@ func TestScenarios(t *testing.T) {
 			t.Fatalf("seed %d means something else without a kernel:\n%v\n%v", seed, s, user)
 		}
 		jobs[s.Job]++
+		if s.Second != "" {
+			second++
+		}
 		shuffles[s.Shuffle]++
 		if s.Hosts < minHosts || s.Hosts > maxHosts || s.Slots < 1 || s.Lease <= 0 || len(s.Events) == 0 {
 			t.Fatalf("%v", s)
@@ -29,9 +32,12 @@ func TestScenarios(t *testing.T) {
 		gone := map[int]bool{}
 		for i, e := range s.Events {
 			did[e.Do]++
+			if e.Reducing {
+				reducing++
+			}
 			about := e.Do != KillMaster && e.Do != StopMaster && e.Do != SpoilLinks && e.Do != FillMaster && e.Do != KillAll
 			switch {
-			case i > 0 && e.At < s.Events[i-1].At:
+			case i > 0 && e.At < s.Events[i-1].At && e.Reducing == s.Events[i-1].Reducing, i > 0 && !e.Reducing && s.Events[i-1].Reducing:
 				t.Errorf("seed %d: events are not in order", seed)
 			case about != (e.Host >= 1 && e.Host <= s.Hosts):
 				t.Errorf("seed %d: %v", seed, e)
@@ -66,6 +72,9 @@ func TestScenarios(t *testing.T) {
 		if shuffles[s] < n/10 {
 			t.Errorf("shuffle %s is used %d times", s, shuffles[s])
 		}
+	}
+	if second < n/8 || reducing < n/2 {
+		t.Errorf("%d of %d have a second job, and %d events are in the reduce stage", second, n, reducing)
 	}
 	if mayFail == 0 || mayFail > n/4 {
 		t.Errorf("%d of %d may fail", mayFail, n)

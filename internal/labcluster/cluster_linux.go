@@ -280,9 +280,9 @@ func (c *Cluster) Troubles() []string {
 	return all
 }
 
-// crashMarks stand in the log of a process that has ended in a way that it never should, whatever
-// else is done to it.
-var crashMarks = [][]byte{[]byte("WARNING: DATA RACE"), []byte("panic: "), []byte("fatal error: ")}
+// crashMarks begin lines in the log of a process that has ended in a way that it never should,
+// whatever else is done to it.
+var crashMarks = [][]byte{[]byte("\nWARNING: DATA RACE"), []byte("\npanic: "), []byte("\nfatal error: ")}
 
 // Crashes looks through the logs for processes that have crashed, or in which the race detector
 // has found something.
@@ -294,8 +294,8 @@ func (c *Cluster) Crashes() error {
 			return fmt.Errorf("look for crashes: %w", err)
 		}
 		for _, mark := range crashMarks {
-			if i := bytes.Index(text, mark); i >= 0 && (i == 0 || text[i-1] == '\n') {
-				found = errors.Join(found, fmt.Errorf("%s: %s", p.Name, text[i:min(len(text), i+4000)]))
+			if i := bytes.Index(text, mark); i >= 0 {
+				found = errors.Join(found, fmt.Errorf("%s: %s", p.Name, text[i+1:min(len(text), i+4000)]))
 			}
 		}
 	}

@@ -44,8 +44,7 @@ func TestCompleteAddress(t *testing.T) {
 
 func TestDialErrors(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
-	f.token = "secret"
+	f := newFake(t, func(f *fake) { f.token = "secret" })
 	for _, c := range []struct {
 		name, address string
 		options       DialOptions
@@ -67,8 +66,7 @@ func TestDialErrors(t *testing.T) {
 			}
 		})
 	}
-	other := newFake(t)
-	other.protocol = 99
+	other := newFake(t, func(f *fake) { f.protocol = 99 })
 	if _, err := Dial(t.Context(), other.address, DialOptions{}); !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "99") {
 		t.Errorf("another version: %v", err)
 	}
@@ -81,9 +79,7 @@ func TestDialErrors(t *testing.T) {
 
 func TestSubmitJobFile(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
-	f.token = "secret"
-	f.drop = 1
+	f := newFake(t, func(f *fake) { f.token, f.drop = "secret", 1 })
 	c := f.dial(t, DialOptions{Token: "secret"})
 	h, err := c.SubmitProgram(t.Context(), Program{JobFile: "job: x"}, SubmitOptions{Priority: -2, MaxSlots: 3, TaskMemory: 5, TaskTimeout: time.Second, MaxAttempts: 7, Name: "n"})
 	if err != nil || h.ID() != "job-1" {
@@ -116,7 +112,7 @@ func TestSubmitJobFile(t *testing.T) {
 
 func TestUploads(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
+	f := newFake(t, nil)
 	c := f.dial(t, DialOptions{})
 	dir := t.TempDir()
 	large := strings.Repeat("0123456789abcdef", 2*chunk/16) // a whole number of messages
@@ -156,9 +152,9 @@ func TestUploads(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
-	calls := 0
-	f.watch = func(_ string, send func(*api.JobStatus) error) error {
+	f := newFake(t, nil)
+	calls := 0 // one after the other
+	f.watched(func(_ string, send func(*api.JobStatus) error) error {
 		calls++
 		switch calls {
 		case 1:
@@ -170,7 +166,7 @@ func TestWait(t *testing.T) {
 			return nil // ended without a last status
 		}
 		return send(&api.JobStatus{Job: "job-1", State: api.JobState_JOB_DONE, Result: []byte(`{"Job":"wc","Records":7,"Audit":{"rows":3}}`)})
-	}
+	})
 	lost := 0
 	c := f.dial(t, DialOptions{Lost: func(error) { lost++ }})
 	var states []api.JobState
@@ -189,15 +185,15 @@ func TestWait(t *testing.T) {
 // The master goes away for good, and comes back at the same address.
 func TestWaitOverRestart(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
+	f := newFake(t, nil)
 	begun := make(chan struct{})
 	stop := make(chan struct{})
-	f.watch = func(_ string, send func(*api.JobStatus) error) error {
+	f.watched(func(_ string, send func(*api.JobStatus) error) error {
 		err := send(&api.JobStatus{Job: "job-1", State: api.JobState_JOB_MAPPING})
 		close(begun)
 		<-stop
 		return err
-	}
+	})
 	lost := make(chan struct{})
 	c := f.dial(t, DialOptions{Lost: func(error) { close(lost) }})
 	done := make(chan error, 1)
@@ -209,9 +205,9 @@ func TestWaitOverRestart(t *testing.T) {
 	close(stop)
 	f.server.Stop()
 	<-lost
-	f.watch = func(_ string, send func(*api.JobStatus) error) error {
+	f.watched(func(_ string, send func(*api.JobStatus) error) error {
 		return send(&api.JobStatus{Job: "job-1", State: api.JobState_JOB_CANCELLED, Error: "by ann"})
-	}
+	})
 	f.listen(t, f.address)
 	err := <-done
 	var failed *JobError
@@ -222,23 +218,23 @@ func TestWaitOverRestart(t *testing.T) {
 
 func TestWaitEnds(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
+	f := newFake(t, nil)
 	c := f.dial(t, DialOptions{})
 	if _, err := c.Job("nope").Wait(t.Context(), nil); !errors.Is(err, ErrUnknownJob) {
 		t.Errorf("no job: %v", err)
 	}
-	f.watch = func(_ string, send func(*api.JobStatus) error) error {
+	f.watched(func(_ string, send func(*api.JobStatus) error) error {
 		return send(&api.JobStatus{Job: "job-1", State: api.JobState_JOB_FAILED, Error: "bad line"})
-	}
+	})
 	if _, err := c.Job("job-1").Wait(t.Context(), nil); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "bad line") {
 		t.Errorf("failed: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("enough")
-	f.watch = func(string, func(*api.JobStatus) error) error {
+	f.watched(func(string, func(*api.JobStatus) error) error {
 		cancel(why)
 		return status.Error(codes.Unavailable, "away")
-	}
+	})
 	if _, err := c.Job("job-1").Wait(ctx, nil); !errors.Is(err, why) {
 		t.Errorf("ended: %v", err)
 	}
@@ -246,10 +242,10 @@ func TestWaitEnds(t *testing.T) {
 
 func TestLists(t *testing.T) {
 	t.Parallel()
-	f := newFake(t)
-	f.watch = func(_ string, send func(*api.JobStatus) error) error {
+	f := newFake(t, nil)
+	f.watched(func(_ string, send func(*api.JobStatus) error) error {
 		return send(&api.JobStatus{Job: "job-1", State: api.JobState_JOB_MAPPING})
-	}
+	})
 	c := f.dial(t, DialOptions{})
 	ctx := t.Context()
 	if jobs, err := c.Jobs(ctx, 10, false, ""); err != nil || len(jobs) != 1 || len(jobs[0].GetError()) != 5<<20 {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
+	"sync"
 
 	"github.com/quernmr/quern/mapreduce/task"
 )
@@ -36,10 +37,18 @@ func Drive(ctx context.Context, cmd *exec.Cmd, run func(ctx context.Context, cal
 		return errors.Join(fmt.Errorf("start the program: %w", err), conn.Close())
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // the program ends then
+	hangUp := sync.OnceFunc(func() { _ = conn.Close() }) // the program ends then, if it has not ended
+	stop := context.AfterFunc(ctx, hangUp)
 	served := make(chan error, 1)
 	calls := 0
-	go func() { served <- serve(ctx, conn, &calls, run) }()
+	var refused error // by run
+	go func() {
+		served <- serve(conn, func(call *task.Call, earlier [][]byte) (result task.CallResult, err error) {
+			calls++
+			result, refused = run(ctx, call, earlier)
+			return result, refused
+		})
+	}()
 
 	failed := <-served
 	if failed != nil {
@@ -48,10 +57,12 @@ func Drive(ctx context.Context, cmd *exec.Cmd, run func(ctx context.Context, cal
 	}
 	waited := cmd.Wait()
 	stop()
-	_ = conn.Close() // nobody reads it
+	hangUp()
 	ended := context.Cause(ctx)
 	cancel(nil)
 	switch {
+	case refused != nil:
+		return refused
 	case ended != nil:
 		return ended
 	case failed != nil:
@@ -65,7 +76,7 @@ func Drive(ctx context.Context, cmd *exec.Cmd, run func(ctx context.Context, cal
 }
 
 // serve answers a program's calls until it closes the connection.
-func serve(ctx context.Context, conn *task.Conn, calls *int, run func(context.Context, *task.Call, [][]byte) (task.CallResult, error)) error {
+func serve(conn *task.Conn, run func(*task.Call, [][]byte) (task.CallResult, error)) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	var earlier [][]byte
@@ -83,11 +94,10 @@ func serve(ctx context.Context, conn *task.Conn, calls *int, run func(context.Co
 		case reply.Call == nil:
 			continue
 		}
-		*calls++
 		if reply.Call.Call != len(earlier) {
 			return fmt.Errorf("the program's call %d of Run came as number %d", reply.Call.Call, len(earlier))
 		}
-		result, err := run(ctx, reply.Call, earlier)
+		result, err := run(reply.Call, earlier)
 		if err != nil {
 			return err
 		}

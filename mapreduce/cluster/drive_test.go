@@ -161,10 +161,13 @@ func TestDriveEnds(t *testing.T) {
 		err = Drive(ctx, cmd, func(ctx context.Context, _ *task.Call, _ [][]byte) (task.CallResult, error) {
 			cancel(why)
 			<-ctx.Done()
-			return task.CallResult{}, context.Cause(ctx)
+			return task.CallResult{}, fmt.Errorf("the job goes on: %w", context.Cause(ctx))
 		})
 		if !errors.Is(err, why) || cmd.ProcessState == nil {
 			t.Errorf("%s, ended: %v, state %v", name, err, cmd.ProcessState)
+		}
+		if name == "two" && err.Error() != "the job goes on: enough" {
+			t.Errorf("what run says is lost: %v", err)
 		}
 	}
 	if err := Drive(t.Context(), exec.Command("/nowhere/program"), nil); !errors.Is(err, os.ErrNotExist) {

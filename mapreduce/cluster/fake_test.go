@@ -40,10 +40,13 @@ type fake struct {
 	server  *grpc.Server
 }
 
-// newFake starts a master on a free port.
-func newFake(t *testing.T) *fake {
+// newFake starts a master on a free port, after configure (if it is not nil) has changed it.
+func newFake(t *testing.T, configure func(*fake)) *fake {
 	t.Helper()
 	f := &fake{protocol: api.Protocol, blobs: map[string][]byte{}, jobs: map[string]*api.SubmitRequest{}}
+	if configure != nil {
+		configure(f)
+	}
 	f.listen(t, "127.0.0.1:0")
 	t.Cleanup(func() { f.server.Stop() })
 	return f
@@ -101,7 +104,17 @@ func (f *fake) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[api.
 	if !strings.HasPrefix("job-1", r.GetJob()) {
 		return status.Errorf(codes.NotFound, "job %s", r.GetJob())
 	}
-	return f.watch(r.GetJob(), stream.Send)
+	f.mu.Lock()
+	watch := f.watch
+	f.mu.Unlock()
+	return watch(r.GetJob(), stream.Send)
+}
+
+// watched sets what Watch does.
+func (f *fake) watched(watch func(job string, send func(*api.JobStatus) error) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watch = watch
 }
 
 func (f *fake) HasBlobs(_ context.Context, r *api.HasBlobsRequest) (*api.HasBlobsReply, error) {

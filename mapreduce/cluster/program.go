@@ -93,8 +93,7 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.r.Read(p)
 }
 
-// Upload stores local files as blobs, those that the master has not. The job finds them under
-// the names that paths map to (or, if that is "", under their own).
+// upload stores local files as blobs, those that the master has not.
 func (c *Client) upload(ctx context.Context, files []Upload) ([]*api.Upload, error) {
 	var out []*api.Upload
 	var digests []string

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -68,6 +69,9 @@ func (c *Client) Submit(ctx context.Context, job mapreduce.Runnable, opts mapred
 	path, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("the running program's file: %w", err)
+	}
+	if so.Name == "" {
+		so.Name = filepath.Base(path)
 	}
 	call, results, ended, err := mapreduce.CountCall()
 	if err != nil {

@@ -36,6 +36,9 @@ var (
 	// ErrFull is in errors of Write when there is no room on the disk. The journal
 	// is as it was before, and the write may be tried again.
 	ErrFull = errors.New("the journal's disk is full")
+	// ErrUnsure is in errors of Write when the disk failed so late that what was to be written may
+	// be there or not. Who opens the journal again finds out.
+	ErrUnsure = errors.New("nobody knows what the journal has")
 )
 
 var (
@@ -197,7 +200,7 @@ func (j *Journal) Watch(before, after func() error) {
 func (j *Journal) DontSync() { j.db.NoSync = true }
 
 // Write stores entries, all or none. When it returns, they are on the disk. ErrFull,
-// or another error after which nothing is stored.
+// ErrUnsure, or another error after which nothing is stored.
 func (j *Journal) Write(entries ...Entry) (err error) {
 	if len(entries) == 0 {
 		return nil
@@ -211,7 +214,9 @@ func (j *Journal) Write(entries ...Entry) (err error) {
 	}
 	defer faults()()
 	defer guard(j.path, &err)
+	id := 0
 	err = j.db.Update(func(tx *bbolt.Tx) error {
+		id = tx.ID()
 		for _, e := range entries {
 			if err := e.put(tx); err != nil {
 				return err
@@ -219,6 +224,13 @@ func (j *Journal) Write(entries ...Entry) (err error) {
 		}
 		return nil
 	})
+	if err != nil && j.shows(id) {
+		// Only the very last step failed. If it succeeds now, nothing has happened.
+		if e := j.db.Sync(); e != nil {
+			return fmt.Errorf("%w: %s: %w", ErrUnsure, j.path, errors.Join(err, e))
+		}
+		err = nil
+	}
 	switch {
 	case err == nil:
 		if j.after != nil {
@@ -229,6 +241,15 @@ func (j *Journal) Write(entries ...Entry) (err error) {
 		return fmt.Errorf("%w: %s: %w; make room, and it goes on by itself", ErrFull, j.path, err)
 	}
 	return fmt.Errorf("journal %s: %w", j.path, err)
+}
+
+// shows says whether who reads the journal sees what a transaction has written.
+func (j *Journal) shows(id int) (shows bool) {
+	err := j.db.View(func(tx *bbolt.Tx) error {
+		shows = tx.ID() >= id
+		return nil
+	})
+	return err != nil || shows
 }
 
 var (

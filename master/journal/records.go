@@ -19,6 +19,7 @@ type Job struct {
 	Submitted time.Time `json:"submitted"`
 	Secret    []byte    `json:"secret"`
 	Seed      [2]uint64 `json:"seed"`
+	Epoch     uint64    `json:"epoch"`  // of the master that took it
 	Submit    []byte    `json:"submit"` // api.SubmitRequest
 }
 
@@ -92,6 +93,8 @@ type History struct {
 type Worker struct {
 	ID    string `json:"id"`
 	Hello []byte `json:"hello"` // api.Hello, without what it runs and holds
+	// Draining: it was told to leave, perhaps by somebody who is not there to say so again.
+	Draining bool `json:"draining,omitempty"`
 }
 
 // Entry is one of the changes below.

@@ -44,6 +44,7 @@ type claim struct {
 type proc struct {
 	w       Worker
 	has     map[Attempt]bool // attempts it runs, in its own opinion
+	over    map[Attempt]bool // those that have ended and wait for their answer: they take nothing
 	outputs map[Attempt]bool
 	linked  bool // the scheduler's messages reach it
 }
@@ -210,7 +211,7 @@ func (w *world) begins(worker string, n Attempt) {
 	used, taken, ofJob := 0, int64(0), 0
 	p := w.procs[worker]
 	for o, at := range w.runs {
-		if at == worker {
+		if at == worker && !p.over[o] {
 			if kindOf(o.Stage) == kindOf(n.Stage) {
 				used++
 			}
@@ -372,6 +373,7 @@ func (w *world) offer(p *proc, n Attempt, twice, later bool) {
 	}
 	if later {
 		w.claims = append(w.claims, claim{p, f})
+		p.over[n] = true
 		return
 	}
 	w.accepted(j, p, f)
@@ -548,7 +550,7 @@ func (w *world) again() {
 }
 
 func (w *world) addProc(id string) {
-	p := &proc{has: map[Attempt]bool{}, outputs: map[Attempt]bool{}}
+	p := &proc{has: map[Attempt]bool{}, over: map[Attempt]bool{}, outputs: map[Attempt]bool{}}
 	p.w = Worker{ID: id, Slots: rapid.IntRange(1, 3).Draw(w.t, "slots")}
 	if rapid.Bool().Draw(w.t, "limited") {
 		p.w.Memory = 60

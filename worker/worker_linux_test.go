@@ -948,16 +948,22 @@ func TestRandomOrders(t *testing.T) {
 		return &api.FinishReply{Accepted: true}, nil
 	}
 	m.mu.Unlock()
-	launched := map[key]bool{} // true: it was stopped
+	launched := map[key]bool{} // true: it was stopped; under the master's lock
+	is := func(at *api.Attempt, stopped bool) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		launched[keyOf(at)] = stopped
+	}
+	m.mu.Lock()
+	m.unwanted = func(at *api.Attempt) bool { return launched[keyOf(at)] } // that it was told may be lost
+	m.mu.Unlock()
 	known := func() bool {
-		for k := range launched {
-			w.mu.Lock()
-			is := w.attempts[k] != nil
-			w.mu.Unlock()
-			m.mu.Lock()
-			is = is || slices.ContainsFunc(m.finished, func(r *api.FinishRequest) bool { return keyOf(r.GetAttempt()) == k })
-			m.mu.Unlock()
-			if !is && !launched[k] {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for k, stopped := range launched {
+			if !stopped && w.attempts[k] == nil && !slices.ContainsFunc(m.finished, func(r *api.FinishRequest) bool { return keyOf(r.GetAttempt()) == k }) {
 				return false
 			}
 		}
@@ -970,14 +976,14 @@ func TestRandomOrders(t *testing.T) {
 			how := []string{"plain", "plain", "wait", "exit", "hang"}[r.IntN(5)]
 			j.program = &api.Program{JobFile: j.program.GetJobFile(), Environment: []string{"PROGRAM=" + how, "UNTIL=" + until}}
 			at := j.launch(w, j.mapLaunch(r.IntN(len(j.plan.Splits))))
-			launched[keyOf(at)] = how == "hang"
+			is(at, how == "hang")
 			if how == "hang" {
 				m.send(w.ID(), &api.MasterMessage{Stop: []*api.Stop{{Attempt: at}}})
 			}
 			ats = append(ats, at)
 		case n < 16 && len(ats) > 0:
 			at := ats[r.IntN(len(ats))]
-			launched[keyOf(at)] = true
+			is(at, true)
 			m.send(w.ID(), &api.MasterMessage{Stop: []*api.Stop{{Attempt: at}}})
 		case n < 18:
 			// What was said may be lost with the stream, and it would have to be found missing.
