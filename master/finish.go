@@ -114,9 +114,7 @@ func (f *finish) decode() {
 // finish takes a batch of results: what the scheduler would take is written to the
 // journal, all at once, and then told to the scheduler and to who waits.
 func (m *Master) finish(batch []*finish) {
-	// In the order of stages: a map task that was run again may void a part, and that part's result, in the same
-	// batch, must not be taken for the last one that the job waits for.
-	slices.SortStableFunc(batch, func(a, b *finish) int { return cmp.Compare(a.attempt.Stage, b.attempt.Stage) })
+	slices.SortStableFunc(batch, func(a, b *finish) int { return cmp.Compare(m.rank(a.attempt), m.rank(b.attempt)) })
 	var entries []journal.Entry
 	touched := map[*job]bool{}
 	for _, f := range batch {
@@ -150,6 +148,16 @@ func (m *Master) finish(batch []*finish) {
 	for _, f := range batch {
 		f.answer <- finished{f.reply, f.err}
 	}
+}
+
+// rank is the order in which results of a batch are taken, so that none of them changes what the journal is to have of
+// a later one: a result that takes the place of another one may void a part, of which the same batch may hold the result
+// that ends the stage. And whether it does depends on the stage, which the last of the first results ends.
+func (m *Master) rank(a schedule.Attempt) int {
+	if j := m.jobs[a.Job]; a.Stage == schedule.Map && j != nil && j.ledger != nil && int64(a.Task) < int64(len(j.ledger.outputs)) && j.ledger.outputs[a.Task].done {
+		return 2*int(a.Stage) - 1
+	}
+	return 2 * int(a.Stage)
 }
 
 // untake puts everything back as it was, since it could not be written.

@@ -633,6 +633,14 @@ func (m *testMaster) begin() {
 	m.t.Helper()
 	m.open()
 	m.serve()
+	if m.client == nil {
+		return
+	}
+	// The client's connection was to the one before.
+	until(m.t, "the master answers", func() bool {
+		_, err := m.client.About(m.context(), &api.AboutRequest{})
+		return status.Code(err) != codes.Unavailable
+	})
 }
 
 func (m *testMaster) open() {

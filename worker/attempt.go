@@ -284,7 +284,7 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 	a.enter("fetching the program")
 	spec := process.Spec{
 		Binary: w.opt.Quern, WorkDir: p.GetDir(), Dir: home, Log: log,
-		Environment: p.GetEnvironment(), Inherit: slices.Concat(objects.Environment(), w.opt.Inherit), Files: w.opt.Files, Umask: umask,
+		Environment: p.GetEnvironment(), Inherit: w.inherited(p), Files: w.opt.Files, Umask: umask,
 		Memory: a.memory(), Workers: req.Workers, StallTimeout: time.Duration(l.GetTimeoutMs()) * time.Millisecond,
 		Request: req, Progress: a.report,
 	}
@@ -329,6 +329,15 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 		a.w.mu.Unlock()
 	}
 	return reply, err
+}
+
+// inherited names the variables of this process that an attempt may see. A ready-made job runs our own code, which reads
+// and writes the store with this worker's rights. Somebody's program has those only if the worker's operator says so.
+func (w *Worker) inherited(p *api.Program) []string {
+	if p.GetBlob() != "" {
+		return slices.Concat(objects.Places(), w.opt.Inherit)
+	}
+	return slices.Concat(objects.Environment(), w.opt.Inherit)
 }
 
 // umask of children: what they make for others to read can be read.

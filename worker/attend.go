@@ -223,15 +223,22 @@ func (w *Worker) hello() *api.WorkerMessage {
 		Worker: w.id, Name: o.Name, Address: o.Address, Slots: uint32(o.Slots), Memory: o.Memory,
 		Version: o.Version, Protocol: api.Protocol, Platform: platform,
 		Kernel: o.folds(), Shuffle: o.Shuffle, Local: o.Local,
-		Outputs: w.ex.Held(),
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	h.Cluster = w.cluster
+	draining := w.draining
 	for _, a := range w.attempts {
 		h.Running = append(h.Running, a.launch.GetAttempt())
 	}
-	return &api.WorkerMessage{Hello: h, Draining: w.draining}
+	w.mu.Unlock()
+	// In this order: an output that is taken over at this moment is in one of the lists at least. It is to be in one alone.
+	h.Outputs = w.ex.Held()
+	kept := make(map[key]bool, len(h.Outputs))
+	for _, o := range h.Outputs {
+		kept[keyOf(o.GetAttempt())] = true
+	}
+	h.Running = slices.DeleteFunc(h.Running, func(a *api.Attempt) bool { return kept[keyOf(a)] })
+	return &api.WorkerMessage{Hello: h, Draining: draining}
 }
 
 // welcomed makes l the link that all goes over.

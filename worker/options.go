@@ -52,8 +52,9 @@ type Options struct {
 	Quern string
 	// Version is that of this build.
 	Version string
-	// Inherit names environment variables of this process that attempts may see, beside PATH,
-	// TZ, and what objects.Environment names: they read and write the store with this worker's rights.
+	// Inherit names environment variables of this process that attempts may see, beside PATH, TZ, and, to read and
+	// write objects, what objects.Environment names for ready-made jobs, and objects.Places for programs. So a program has
+	// this worker's keys only if they are named here.
 	Inherit []string
 	// Files is how many files an attempt may have open. 0: as many as this process.
 	Files uint64

@@ -235,7 +235,7 @@ func (r *rig) whole() (s status, err error) {
 func (r *rig) until(p *pending, what string, wanted func(status) bool) status {
 	r.t.Helper()
 	var s status
-	for begin := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
 		var err error
 		if s, err = r.newest(); err == nil && !r.seen[s.ID] && wanted(s) {
 			return s

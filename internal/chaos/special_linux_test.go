@@ -21,6 +21,7 @@ import (
 // attempt's result is refused. Every process emits other values, so a result that was taken
 // from it beside another's would show: keys that were emitted together would not have one sum.
 func TestZombie(t *testing.T) {
+	t.Parallel()
 	path := userProgram(t)
 	for _, c := range []struct {
 		name    string
@@ -39,6 +40,7 @@ func TestZombie(t *testing.T) {
 			if !c.always && os.Getenv("QUERN_LONG") == "" {
 				t.Skip("one of the long variants: QUERN_LONG=1")
 			}
+			t.Parallel()
 			r := newRig(t, 3, labcluster.Options{Slots: 1, Lease: time.Second})
 			in, out := r.input(300), r.out()
 			p := r.start("submit", path, "--json", "--", "-o", out, "-map", "20ms", "-reduce", "30ms", "-random",
@@ -119,9 +121,11 @@ func oneSum(t *testing.T, out string, keys int) {
 // outputs are needed again. All keys were emitted together, so they must have one sum: that
 // of one run of every map task. The user is told.
 func TestNotDeterministic(t *testing.T) {
+	t.Parallel()
 	path := userProgram(t)
 	for _, grouped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("grouped=%v", grouped), func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t, 3, labcluster.Options{Slots: 1, Lease: time.Second})
 			out := r.out()
 			p := r.start("submit", path, "--json", "--", "-o", out, "-parts", "9", "-keys", "180", "-split", "165", "-random",
@@ -157,6 +161,7 @@ func TestNotDeterministic(t *testing.T) {
 // TestNoWorkers kills all workers: the job ends when none has come for a while, and says why.
 // Then workers come back and do another one.
 func TestNoWorkers(t *testing.T) {
+	t.Parallel()
 	path := userProgram(t)
 	r := newRig(t, 2, labcluster.Options{Slots: 1, Lease: time.Second, MasterArgs: []string{"--no-workers", "3s"}})
 	in, out := r.input(150), r.out()
@@ -199,6 +204,7 @@ func TestNoWorkers(t *testing.T) {
 
 // TestClientLeaves kills who has submitted a job. The job goes on, and can be followed to its end.
 func TestClientLeaves(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, 2, labcluster.Options{Slots: 1, Lease: time.Second})
 	path, in, out := userProgram(t), r.input(150), r.out()
 	args := []string{"-split", "165", "-keys", "10", in}
@@ -226,6 +232,7 @@ func TestRefused(t *testing.T) {
 	if raceDetector {
 		t.Skip("nothing here happens at the same time as anything else")
 	}
+	t.Parallel()
 	path := userProgram(t)
 	r := newRig(t, 2, labcluster.Options{Slots: 1, Lease: time.Second})
 	in, out := r.input(300), r.out()

@@ -18,7 +18,7 @@ import (
 )
 
 // environment are the variables that say where objects are and who asks.
-var environment = []string{
+var environment = append([]string{
 	// Keys.
 	"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",
 	// Keys in a file.
@@ -27,6 +27,10 @@ var environment = []string{
 	"AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE",
 	"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 	"AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+}, places...)
+
+// places are those of them that hold no keys, and lead to none.
+var places = []string{
 	"AWS_EC2_METADATA_DISABLED",
 	// The store.
 	"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION",
@@ -49,6 +53,10 @@ var environment = []string{
 //
 // Several of them are secrets, and all code of that process can read them.
 func Environment() []string { return append([]string(nil), environment...) }
+
+// Places returns the names of those variables of Environment that say where the store is, and neither hold keys
+// nor lead to any. A process that is not to have this one's rights may see them.
+func Places() []string { return append([]string(nil), places...) }
 
 // Client asks one store. It may be used by several goroutines.
 type Client struct {

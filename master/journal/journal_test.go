@@ -82,7 +82,7 @@ func TestContent(t *testing.T) {
 		return Reduce{attempt("b", schedule.Reduce, n), "w", task.ReduceResult{Name: fmt.Sprint(n), Check: []uint64{1}}, 1, 2, 3, []uint8{4}}
 	}
 	totals := Totals{Scale: []uint8{2}, Cuts: [][]byte{{1}, {2}}, Cut: true, Mapped: now}
-	write(t, j, JobAdded{one}, JobAdded{two}, WorkerSeen{Worker{"w", []byte("hello")}}, WorkerSeen{Worker{"gone", nil}})
+	write(t, j, JobAdded{one}, JobAdded{two}, WorkerSeen{Worker{"w", []byte("hello"), true}}, WorkerSeen{Worker{ID: "gone"}})
 	write(t, j, Planned{"b", plan})
 	write(t, j, Mapped{Job: "b", Map: mapped(256, 7)}, Mapped{Job: "b", Map: mapped(1, 7)}, Settled{"b", totals})
 	write(t, j, Reduced{"b", reduced(0)}, Reduced{"b", reduced(2)}, WorkerGone{"gone"})
@@ -105,7 +105,7 @@ func TestContent(t *testing.T) {
 				},
 				{Job: two, Resets: map[uint32]uint32{}, Ending: &Ending{"why", true, true}},
 			},
-			Workers: []Worker{{"w", []byte("hello")}},
+			Workers: []Worker{{"w", []byte("hello"), true}},
 		}
 		if !reflect.DeepEqual(c, want) {
 			t.Errorf("content\n%+v\nwant\n%+v", c.Running[0], want.Running[0])
