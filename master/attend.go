@@ -239,7 +239,10 @@ func (m *Master) remind(j *job, reader schedule.Attempt, s *session, which func(
 	p := j.shufflePart(reader.Task)
 	for t := range j.ledger.outputs {
 		if o := &j.ledger.outputs[t]; o.done && which(o) && j.ledger.pairs[p*j.ledger.maps+t] > 0 {
-			s.relocate(reader, j.ledger.mapOutput(p, t, m.locate(j)))
+			// One that nobody has, as far as is known, may still be on its way to the reader; where it is will be told.
+			if at := j.ledger.mapOutput(p, t, m.locate(j)); at.Address != "" {
+				s.relocate(reader, at)
+			}
 		}
 	}
 }

@@ -68,7 +68,7 @@ type running struct {
 	speculative bool
 	since       time.Duration
 	progress    *api.AttemptProgress // nil: none yet
-	scale       []uint8              // that a reduce attempt was given
+	scale       []uint8              // that a reduce attempt was given; nil: not known
 	unsure      bool                 // it may not have been told where all map outputs are when it began
 }
 
@@ -321,7 +321,7 @@ func (m *Master) order(j *job, w *worker, a schedule.Launch, r *running) (*api.L
 		if j.plan.Result.TotalOrder {
 			in.Low, in.High = task.Between(j.totals.Cuts, int(t))
 		}
-		r.scale = slices.Clone(j.ledger.scale)
+		r.scale = append([]uint8{}, j.ledger.scale...) // not nil, though it may be empty: it is known
 		r.unsure = slices.ContainsFunc(in.Outputs, func(o *api.MapOutput) bool { return o.Address == "" })
 		l.Reduce = in
 	case schedule.Commit:

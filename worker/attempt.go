@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -285,7 +286,7 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 	spec := process.Spec{
 		Binary: w.opt.Quern, WorkDir: p.GetDir(), Dir: home, Log: log,
 		Environment: p.GetEnvironment(), Inherit: w.inherited(p), Files: w.opt.Files, Umask: umask,
-		Memory: a.memory(), Workers: req.Workers, StallTimeout: time.Duration(l.GetTimeoutMs()) * time.Millisecond,
+		Memory: a.memory(), Workers: req.Workers, StallTimeout: stall(kind, time.Duration(l.GetTimeoutMs())*time.Millisecond),
 		Request: req, Progress: a.report,
 	}
 	switch {
@@ -329,6 +330,18 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 		a.w.mu.Unlock()
 	}
 	return reply, err
+}
+
+// quiet is how many times as long as others those tasks may take that can't say how far they are: a plan that looks
+// through a large input, a commit of thousands of objects.
+const quiet = 12
+
+// stall is how long the progress of a child may stand still.
+func stall(kind task.Kind, timeout time.Duration) time.Duration {
+	if kind == task.Map || kind == task.Reduce || timeout > math.MaxInt64/quiet {
+		return timeout
+	}
+	return quiet * timeout
 }
 
 // inherited names the variables of this process that an attempt may see. A ready-made job runs our own code, which reads

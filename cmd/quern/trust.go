@@ -43,11 +43,15 @@ type daemonFlags struct {
 
 func (f *daemonFlags) add(cmd *cobra.Command, role string, portFlag string) {
 	flags := cmd.Flags()
+	gossipPort := membership.WorkerPort
+	if role == identity.Master {
+		gossipPort = membership.Port
+	}
 	flags.StringVar(&f.dir, "dir", "", "`folder` for the "+role+"'s files; default: "+defaultDir(role))
 	flags.StringVar(&f.name, "name", "", "`name` for people; default: this host's")
 	flags.StringVar(&f.bind, "bind", "", "IP `address` to listen on; default: all, or 127.0.0.1 without certificates")
 	flags.IntVar(&f.port, portFlag, f.port, "TCP port of the control plane")
-	flags.IntVar(&f.gossipPort, "gossip-port", membership.Port, "port of the gossip, UDP and TCP")
+	flags.IntVar(&f.gossipPort, "gossip-port", gossipPort, "port of the gossip, UDP and TCP")
 	flags.StringVar(&f.advertise, "advertise", "", "IP `address` that others reach this host at; default: --bind, or the one that leads to --join")
 	flags.StringVar(&f.keyring, "keyring", "", "`file` with keys that the gossip is encrypted with; default: "+keyringFile+" in the folder of the certificates")
 	flags.BoolVar(&f.jsonLog, "log-json", false, "write the log as JSON objects")

@@ -169,7 +169,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 	if certs == "" {
 		o.Receive.Listen = f.bind
 	}
-	if o.Listener, err = f.listen(origins["control-port"] == fromFlag); err != nil {
+	if o.Listener, err = f.listen(cmd.Flags().Changed("control-port")); err != nil {
 		return err
 	}
 	host, err := f.hostOf()
@@ -207,7 +207,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 			Role: membership.Worker, Worker: w.ID(), Name: f.name, Control: o.Address, Slots: o.Slots, Memory: o.Memory, Kernel: o.Shuffle,
 		},
 		Log: o.Log,
-	}, origins["gossip-port"] == fromFlag)
+	}, cmd.Flags().Changed("gossip-port"))
 	if err != nil {
 		stopped, cancel := context.WithCancel(ctx)
 		cancel()

@@ -23,8 +23,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Port is where gossip goes if nothing is said, UDP and TCP.
-const Port = 7118
+// Port is where a master gossips if nothing is said, and WorkerPort where a worker
+// does, UDP and TCP: both may be on one host. Seeds without a port are asked at both.
+const (
+	Port       = 7118
+	WorkerPort = 7121
+)
 
 // Defaults of Config.
 const (
@@ -369,8 +373,9 @@ func (m *Membership) alone() bool {
 // joinSeed asks a seed who is there, unless it is a member.
 func (m *Membership) joinSeed(ctx context.Context, seed string) error {
 	host, port, err := net.SplitHostPort(seed)
+	ports := []string{port}
 	if err != nil {
-		host, port = strings.Trim(seed, "[]"), strconv.Itoa(Port)
+		host, ports = strings.Trim(seed, "[]"), []string{strconv.Itoa(Port), strconv.Itoa(WorkerPort)}
 	}
 	addresses := []netip.Addr{}
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -384,18 +389,20 @@ func (m *Membership) joinSeed(ctx context.Context, seed string) error {
 	}
 	var failed error
 	for _, a := range addresses {
-		full := net.JoinHostPort(a.Unmap().String(), port)
-		if m.has(full) {
+		for _, port := range ports {
+			full := net.JoinHostPort(a.Unmap().String(), port)
+			if m.has(full) {
+				return nil
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if _, err := m.list.Join([]string{full}); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("ask seed %s: %w", full, errors.New(oneLine(err))))
+				continue
+			}
 			return nil
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if _, err := m.list.Join([]string{full}); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("ask seed %s: %w", full, errors.New(oneLine(err))))
-			continue
-		}
-		return nil
 	}
 	return failed
 }

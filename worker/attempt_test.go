@@ -5,8 +5,10 @@ package worker
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/mapreduce/task"
 )
 
 // keeping is an exchange that says what it holds, and calls after when it has looked.
@@ -65,6 +67,20 @@ func TestProgramsGetNoKeys(t *testing.T) {
 			if !slices.Contains(names, place) {
 				t.Errorf("%v: %s is not handed on", c.program, place)
 			}
+		}
+	}
+}
+
+// Tasks that can't say how far they are get longer.
+func TestStall(t *testing.T) {
+	for kind, want := range map[task.Kind]time.Duration{
+		task.Plan: time.Hour, task.Map: 5 * time.Minute, task.Reduce: 5 * time.Minute, task.Commit: time.Hour, task.Abort: time.Hour,
+	} {
+		if got := stall(kind, 5*time.Minute); got != want {
+			t.Errorf("%s: %v, want %v", kind, got, want)
+		}
+		if got := stall(kind, 0); got != 0 {
+			t.Errorf("%s without a limit: %v", kind, got)
 		}
 	}
 }
