@@ -82,7 +82,6 @@ func TestZombie(t *testing.T) {
 			d := &model{splits: 1, parts: 1}
 			a := newWorker(t, m.addr, w, d, "a")
 			g := newGate()
-			// This one sends no messages of its own: it is a process that was stopped.
 			a.pause = func(at schedule.Attempt) error {
 				if at.Stage == stage {
 					g.wait(at)
@@ -92,7 +91,11 @@ func TestZombie(t *testing.T) {
 			a.start()
 			job := m.submit(jobFile())
 			stopped := <-g.reached
-			// Its lease is taken away without its knowing.
+			// It is a process that was stopped, and its lease has run out without its knowing.
+			thaw := make(chan struct{})
+			a.mu.Lock()
+			a.frozen = thaw
+			a.mu.Unlock()
 			ctx := m.context()
 			if err := m.do(ctx, func() { m.workerGone(m.workers[a.hello.Worker], errGone) }); err != nil {
 				t.Fatal(err)
@@ -103,6 +106,7 @@ func TestZombie(t *testing.T) {
 			if err != nil || reply.Accepted || reply.Reason == "" {
 				t.Errorf("a zombie's result: %v, %v", reply, err)
 			}
+			close(thaw)
 			close(g.open)
 			if again := m.wantDone(job, d); string(again.Result) != string(s.Result) {
 				t.Errorf("the result has changed: %s, %s", s.Result, again.Result)

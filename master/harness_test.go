@@ -185,6 +185,7 @@ type fakeWorker struct {
 	lastErr  error
 	drained  bool
 	cut      context.CancelFunc // of its stream
+	frozen   chan struct{}      // it opens no stream until this is closed; nil: it may
 	cluster  string
 }
 
@@ -259,13 +260,32 @@ func (f *fakeWorker) die() int {
 // stop kills the worker and waits until it is gone.
 func (f *fakeWorker) stop() {
 	f.die()
-	f.wg.Wait()
+	gone := make(chan struct{})
+	go func() {
+		f.wg.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+	case <-time.After(patience): // a test that failed may not have let its attempts go
+		f.t.Error("attempts of a worker do not end")
+	}
 	_ = f.conn.Close()
 }
 
 func (f *fakeWorker) live() {
 	defer close(f.done)
 	for f.ctx.Err() == nil {
+		f.mu.Lock()
+		frozen := f.frozen
+		f.mu.Unlock()
+		if frozen != nil {
+			select {
+			case <-frozen:
+			case <-f.ctx.Done():
+				return
+			}
+		}
 		err := f.attend(f.ctx)
 		f.mu.Lock()
 		f.lastErr = err

@@ -162,7 +162,12 @@ func (m *Master) Serve(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-m.stopping:
 	case err = <-served:
-		err = fmt.Errorf("the master's listener: %w", err)
+		select {
+		case <-m.stopping: // Close was faster than the server
+			err = nil
+		default:
+			err = fmt.Errorf("the master's listener: %w", err)
+		}
 	}
 	m.stop()
 	// Streams end since the master is stopping; calls that wait get errStopping.

@@ -20,8 +20,9 @@ import (
 // which no two attempts of a part in the life of a job have the same.
 func TestGenerations(t *testing.T) {
 	m := startMaster(t)
+	m.about() // it serves
 	m.halt()
-	for epoch := uint64(0); epoch < 300; {
+	for epoch := uint64(0); epoch < 260; {
 		j, err := journal.Open(m.opts.Dir)
 		if err != nil {
 			t.Fatal(err)

@@ -189,6 +189,9 @@ func (w *Worker) session(ctx context.Context, address string) (welcomed bool, er
 	if l.lease = time.Duration(welcome.GetLeaseMs()) * time.Millisecond; l.lease <= 0 {
 		l.lease = defaultLease
 	}
+	if !w.belongs(address, welcome.GetCluster()) {
+		return false, fmt.Errorf("it is the master of another cluster (%s), and this worker does not change clusters by itself: start it anew for that", welcome.GetCluster())
+	}
 	w.opt.Log.Info("attending a master", "master", address, "cluster", welcome.GetCluster(), "epoch", welcome.GetEpoch(), "lease", l.lease)
 	w.welcomed(l, welcome)
 	defer w.unlink(l)
@@ -239,6 +242,21 @@ func (w *Worker) hello() *api.WorkerMessage {
 	}
 	h.Running = slices.DeleteFunc(h.Running, func(a *api.Attempt) bool { return kept[keyOf(a)] })
 	return &api.WorkerMessage{Hello: h, Draining: draining}
+}
+
+// belongs says whether this worker may attend the master of a cluster at an address. A
+// worker that has been with another cluster follows only where that one's master was
+// before: there the journal was lost, while anywhere else somebody else's master happens to listen.
+func (w *Worker) belongs(address, cluster string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.cluster != "" && w.cluster != cluster && !slices.Contains(w.masters, address) {
+		return false
+	}
+	if !slices.Contains(w.masters, address) {
+		w.masters = append(w.masters, address)
+	}
+	return true
 }
 
 // welcomed makes l the link that all goes over.

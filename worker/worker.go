@@ -58,6 +58,7 @@ type Worker struct {
 	link     *link
 	linked   chan struct{} // closed when there is a link; made anew when it breaks
 	cluster  string        // of the master it was with
+	masters  []string      // addresses where that one was
 	draining bool          // wants to leave
 	may      bool          // the master says that it may leave
 	dropped  []string      // jobs, to be told

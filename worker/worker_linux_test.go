@@ -624,6 +624,31 @@ func TestOtherCluster(t *testing.T) {
 	wait(t, "the output is dropped", func() bool { return len(w.held()) == 0 })
 }
 
+// TestStrangersMaster has another cluster's master listen where one might be, while this worker's is away.
+func TestStrangersMaster(t *testing.T) {
+	t.Parallel()
+	m, stranger := newMaster(t), newMaster(t)
+	stranger.cluster = "strangers"
+	w := m.startWorker(func(o *Options) {
+		o.Masters = func(context.Context) ([]string, error) { return []string{m.address, stranger.address}, nil }
+	})
+	j, _ := m.job("plain")
+	j.planned(w)
+	j.ok(j.launch(w, j.mapLaunch(0)), &task.MapResult{})
+	wait(t, "an output is kept", func() bool { return len(w.held()) == 1 })
+	m.stop()
+	wait(t, "the stranger is asked", func() bool {
+		stranger.mu.Lock()
+		defer stranger.mu.Unlock()
+		return len(stranger.hellos) > 1
+	})
+	m.start(m.address)
+	w.settled()
+	if len(w.held()) != 1 {
+		t.Error("the output is gone")
+	}
+}
+
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	m := newMaster(t)

@@ -112,7 +112,8 @@ type (
 		Worker string
 		Error  string
 		// Certain: the worker says that it has it not, or it is damaged. Otherwise it
-		// could not be reached, and the first such report is not believed.
+		// could not be reached, and the first such report is not believed. A reader that reaches neither of two
+		// workers that are there counts as lost itself.
 		Certain bool
 	}
 	// Progressed: an attempt is at work.

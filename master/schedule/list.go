@@ -19,6 +19,8 @@ type attempt struct {
 	spec    bool // a copy
 	// waits: a reduce attempt that is known to lack a map output.
 	waits bool
+	// accused is the worker that a reduce attempt could not reach, and was believed.
+	accused *worker
 	// claimed: its result is being written to the journal.
 	claimed bool
 

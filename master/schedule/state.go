@@ -838,6 +838,16 @@ func (s *State) outputLost(e OutputLost) {
 			j.doubts[i] = 1
 			return
 		}
+		if other := r.accused; other != nil && other != w && !r.claimed && s.workers[other.ID] == other && !other.suspect && !other.expected {
+			// Both of these are heard of. Who reaches neither is it that can't be reached, and would have
+			// all outputs made again for nothing.
+			delete(j.doubts, i)
+			why := fmt.Sprintf("it reaches neither worker %s nor worker %s: %s", other.label(), w.label(), e.Error)
+			s.emit(Stop{Worker: r.w.ID, Attempt: r.name(), Reason: why})
+			s.failedEvent(Failed{Attempt: r.name(), Worker: r.w.ID, Error: why, Infrastructure: true})
+			return
+		}
+		r.accused = w
 	}
 	r.waits = true
 	t.avoid = w

@@ -358,7 +358,7 @@ func TestCommitRefuses(t *testing.T) {
 			}
 		}, ErrRepeated.Error()},
 		"too few lanes": {job, func(b *Builder) { b.Add([]byte("a"), nil) }, "0 lanes in a job of 1"},
-		"far too much":  {job, func(b *Builder) { b.AddCarry([]byte("a"), []int64{1}, []int64{1 << 20}) }, "too much to send"},
+		"far too much":  {job, func(b *Builder) { b.AddCarry([]byte("a"), []int64{1}, []int64{1 << 20}) }, ErrBeyond.Error()},
 		"no lanes":      {&shuffle.JobSpec{}, func(*Builder) {}, "0 lanes"},
 		"a vector of 2": {jobOf(fold.Sum, fold.Sum), func(b *Builder) { _, b.err = Dense(jobOf(fold.Sum, fold.Sum), []int64{1}) }, "job of one"},
 	} {
