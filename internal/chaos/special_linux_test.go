@@ -16,6 +16,35 @@ import (
 	"github.com/quernmr/quern/internal/labcluster"
 )
 
+// gate holds up the tasks of a stage of the program, see its flag -gates.
+type gate struct {
+	t    *testing.T
+	path string
+}
+
+// newGate makes a gate in a folder. first says that one task needs not wait.
+func newGate(t *testing.T, dir, stage string, first bool) *gate {
+	t.Helper()
+	g := &gate{t, filepath.Join(dir, stage)}
+	names := []string{g.path}
+	if !first {
+		names = append(names, g.path+".first")
+	}
+	for _, name := range names {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+func (g *gate) open() {
+	g.t.Helper()
+	if err := os.Remove(g.path); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // TestZombie stops a worker while it runs an attempt, until that has been given to another
 // one, and lets it go on: while others still map, in the reduce stage, or after the end. Its
 // attempt's result is refused. Every process emits other values, so a result that was taken
@@ -43,7 +72,9 @@ func TestZombie(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 3, labcluster.Options{Slots: 1, Lease: time.Second})
 			in, out := r.input(300), r.out()
-			p := r.start("submit", path, "--json", "--", "-o", out, "-map", "20ms", "-reduce", "30ms", "-random",
+			gates := t.TempDir()
+			held := newGate(t, gates, map[string]string{"mapping": "map", "reducing": "reduce"}[c.at], false)
+			p := r.start("submit", path, "--json", "--", "-o", out, "-map", "20ms", "-reduce", "30ms", "-random", "-gates", gates,
 				"-parts", "6", "-keys", "60", "-split", "165", fmt.Sprintf("-grouped=%v", c.grouped), in) // 15 lines a split: 20 splits
 			victim := r.cluster.Worker(2)
 			// It has an attempt: not the plan's, which has one task.
@@ -55,6 +86,7 @@ func TestZombie(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = victim.Signal(syscall.SIGCONT) }()
+			held.open()
 			r.until(p, "its attempt is lost", func(s status) bool { return s.Map.Lost+s.Reduce.Lost > 0 })
 			if c.awake == "reducing" {
 				r.until(p, "the reduce stage", func(s status) bool { return s.State == "reducing" })
@@ -128,13 +160,16 @@ func TestNotDeterministic(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 3, labcluster.Options{Slots: 1, Lease: time.Second})
 			out := r.out()
+			gates := t.TempDir()
+			held := newGate(t, gates, "reduce", true)
 			p := r.start("submit", path, "--json", "--", "-o", out, "-parts", "9", "-keys", "180", "-split", "165", "-random",
-				"-reduce", "20ms", fmt.Sprintf("-grouped=%v", grouped), r.input(150))
+				"-gates", gates, fmt.Sprintf("-grouped=%v", grouped), r.input(150))
 			r.until(p, "some parts are done", func(s status) bool { return s.State == "reducing" && s.Reduce.Done >= 1 })
 			if err := r.cluster.Worker(2).Kill(); err != nil {
 				t.Fatal(err)
 			}
 			r.until(p, "maps are run again", func(s status) bool { return s.Reruns > 0 })
+			held.open()
 			o := p.wait()
 			if o.code != 0 {
 				t.Fatal(o.stderr)
@@ -165,7 +200,9 @@ func TestNoWorkers(t *testing.T) {
 	path := userProgram(t)
 	r := newRig(t, 2, labcluster.Options{Slots: 1, Lease: time.Second, MasterArgs: []string{"--no-workers", "3s"}})
 	in, out := r.input(150), r.out()
-	p := r.start("submit", path, "--json", "--", "-o", out, "-split", "165", "-map", "50ms", in)
+	gates := t.TempDir()
+	newGate(t, gates, "map", true)
+	p := r.start("submit", path, "--json", "--", "-o", out, "-split", "165", "-gates", gates, in)
 	r.until(p, "some maps are done", func(s status) bool { return s.Map.Done > 0 })
 	for h := 1; h <= 2; h++ {
 		if err := r.cluster.Worker(h).Kill(); err != nil {
@@ -208,7 +245,9 @@ func TestClientLeaves(t *testing.T) {
 	r := newRig(t, 2, labcluster.Options{Slots: 1, Lease: time.Second})
 	path, in, out := userProgram(t), r.input(150), r.out()
 	args := []string{"-split", "165", "-keys", "10", in}
-	p := r.start(append([]string{"submit", path, "--", "-o", out, "-map", "20ms"}, args...)...)
+	gates := t.TempDir()
+	held := newGate(t, gates, "map", true)
+	p := r.start(append([]string{"submit", path, "--", "-o", out, "-gates", gates}, args...)...)
 	s := r.until(p, "a map is done", func(s status) bool { return s.Map.Done > 0 })
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -216,6 +255,7 @@ func TestClientLeaves(t *testing.T) {
 	if o := p.wait(); o.code == 0 {
 		t.Fatal("the client had ended")
 	}
+	held.open()
 	if o := r.run("status", "--follow", "--json", s.ID[:8]); o.code != 0 {
 		t.Fatal(o.stderr)
 	} else if err := checkSummary(lastLine(o.stderr)); err != nil {
@@ -278,7 +318,9 @@ func TestRefused(t *testing.T) {
 	r.only("result")
 	second := filepath.Join(filepath.Dir(out), "second")
 	r.forget()
-	p := r.start("submit", path, "--", "-o", second, "-split", "165", "-map", "20ms", in)
+	gates := t.TempDir()
+	held := newGate(t, gates, "map", true)
+	p := r.start("submit", path, "--", "-o", second, "-split", "165", "-gates", gates, in)
 	r.until(p, "maps run", func(s status) bool { return s.State == "mapping" })
 	if err := os.Mkdir(second, 0o755); err != nil {
 		t.Fatal(err)
@@ -286,6 +328,7 @@ func TestRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(second, "theirs"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	held.open()
 	p.wait().failed(t, 4, second, "exists")
 	if files, err := readTree(second); err != nil || len(files) != 1 {
 		t.Errorf("somebody else's folder holds %v, %v", files, err)
@@ -295,11 +338,14 @@ func TestRefused(t *testing.T) {
 	// An input that vanishes under a job.
 	third := filepath.Join(filepath.Dir(out), "third")
 	r.forget()
-	p = r.start("submit", path, "--", "-o", third, "-split", "165", "-map", "20ms", in)
+	gates = t.TempDir()
+	held = newGate(t, gates, "map", true)
+	p = r.start("submit", path, "--", "-o", third, "-split", "165", "-gates", gates, in)
 	r.until(p, "a map is done", func(s status) bool { return s.Map.Done > 0 })
 	if err := os.Remove(in); err != nil {
 		t.Fatal(err)
 	}
+	held.open()
 	p.wait().failed(t, 3, in)
 	r.only("result", "second")
 }

@@ -15,6 +15,8 @@ import (
 	"iter"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/quernmr/quern/mapreduce"
@@ -31,6 +33,7 @@ func main() {
 	reducing := flag.Duration("reduce", 0, "pause for every key")
 	random := flag.Bool("random", false, "values differ from process to process")
 	grouped := flag.Bool("grouped", false, "reduce by a function")
+	flag.StringVar(&gates, "gates", "", "folder with the files map and reduce: while one is there, tasks of that stage wait, but for the first one")
 	flag.Parse()
 	value := int64(1)
 	if *random {
@@ -39,6 +42,7 @@ func main() {
 	job := &mapreduce.Job[string, int64, int64]{
 		Name: "program",
 		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, int64]) error {
+			wait("map")
 			time.Sleep(*mapping)
 			for i := range *keys {
 				emit.Emit(fmt.Sprintf("key%05d", i), value)
@@ -46,6 +50,7 @@ func main() {
 			return nil
 		},
 		Keep: func(string, int64) bool {
+			wait("reduce")
 			time.Sleep(*reducing)
 			return true
 		},
@@ -70,4 +75,29 @@ func main() {
 		fmt.Fprintln(os.Stderr, "program:", err)
 		os.Exit(1)
 	}
+}
+
+// gates is the folder of what tasks wait for, or "".
+var gates string
+
+// open are the stages that this process needs not wait in any more.
+var open sync.Map
+
+// wait returns once the gate of a stage is gone. One process passes at once: who makes the file NAME.first.
+func wait(stage string) {
+	if _, passed := open.Load(stage); passed || gates == "" {
+		return
+	}
+	gate := filepath.Join(gates, stage)
+	if first, err := os.OpenFile(gate+".first", os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+		_ = first.Close()
+	} else {
+		for {
+			if _, err := os.Stat(gate); err != nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	open.Store(stage, true)
 }
