@@ -23,8 +23,9 @@ FUZZTIME ?= 10s
 # Arguments of scripts/bench, e.g. make bench BENCHFLAGS='--runs 1 --only books'
 BENCHFLAGS ?=
 # Packages that the race detector slows down most and that start few goroutines
-# of their own, as a regular expression; make test runs them without it.
-RACE_SKIP ?= /internal/(house|benchdata|cmd/.*|vmtest.*|testsummary)$$
+# of their own, as a regular expression; make test runs them without it. The chaos
+# suite builds a whole quern with it; make nightly does that.
+RACE_SKIP ?= /internal/(house|benchdata|chaos|cmd/.*|vmtest.*|testsummary)$$
 # Systems beside this one that everything, tests included, has to compile for.
 CROSS ?= darwin/arm64 windows/amd64 linux/arm64
 
@@ -73,6 +74,7 @@ chaos: ## kill, stop, cut off and starve parts of a cluster in a lab, RUNS times
 nightly: ## the long variants: a thousand seeded runs, every test on every kernel, fuzzing for a minute each
 	QUERN_LONG=1 $(MAKE) unit TESTFLAGS='-timeout 4h $(TESTFLAGS)'
 	QUERN_LONG=1 $(MAKE) test-kernels
+	GORACE=atexit_sleep_ms=0 $(GO) test -race -count=1 -timeout 1h ./internal/chaos
 	$(MAKE) fuzz FUZZTIME=1m
 
 .PHONY: test-short
@@ -84,7 +86,7 @@ race: ## run the tests with the race detector
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env CC)" >/dev/null; then \
 	  packages=$$($(GO) list ./... | grep -v -E '$(RACE_SKIP)'); \
 	  echo $(GO) test -race $(TESTFLAGS) "(all packages but $(RACE_SKIP))"; \
-	  $(GO) test -race $(TESTFLAGS) $$packages; \
+	  GORACE="atexit_sleep_ms=0 $$GORACE" $(GO) test -race $(TESTFLAGS) $$packages; \
 	else mkdir -p $(dir $(SKIPPED)); \
 	  echo "race: SKIPPED, the race detector needs a C compiler (apt-get install gcc libc6-dev)" | tee -a $(SKIPPED); \
 	  [ -z "$${CI:-}" ]; fi

@@ -65,8 +65,12 @@ func (s *gathering) push(ctx context.Context) (_ []task.RunFile, err error) {
 	}
 	r := s.x.opts.Receiver
 	if spec.Mode == shuffle.KernelOnly {
-		if e, err := r.Endpoint(ctx); err != nil || !e.Kernel {
-			return nil, errors.Join(err, errors.New("exchange: the job wants its pairs folded in the kernel, which this worker can't; `quern doctor` says what is missing, --shuffle auto does without"))
+		e, err := r.Endpoint(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !e.Kernel {
+			return nil, fmt.Errorf("exchange: the job wants its pairs folded in the kernel, which this worker can't; `quern doctor` says what is missing, --shuffle auto does without: %w", ErrPermanent)
 		}
 	}
 	job, err := s.x.acquire(ctx, spec)

@@ -557,7 +557,7 @@ func TestMode(t *testing.T) {
 	outs := []Output{j.keep(t, w, 0, 0)}
 	in := j.input(0, outs, func(int) *worker { return w })
 	j.constants.Shuffle = "kernel"
-	if _, err := w.x.Gather(ctx, j.gather(t, in)); err == nil || !strings.Contains(err.Error(), "in the kernel") {
+	if _, err := w.x.Gather(ctx, j.gather(t, in)); !errors.Is(err, ErrPermanent) || !strings.Contains(err.Error(), "in the kernel") {
 		t.Errorf("got %v", err)
 	}
 	j.constants.Shuffle = "user"
