@@ -86,7 +86,7 @@ race: ## run the tests with the race detector
 	@if [ "$$($(GO) env CGO_ENABLED)" = 1 ] && command -v "$$($(GO) env CC)" >/dev/null; then \
 	  packages=$$($(GO) list ./... | grep -v -E '$(RACE_SKIP)'); \
 	  echo $(GO) test -race $(TESTFLAGS) "(all packages but $(RACE_SKIP))"; \
-	  GORACE="atexit_sleep_ms=0 $$GORACE" $(GO) test -race $(TESTFLAGS) $$packages; \
+	  GORACE="atexit_sleep_ms=0 $${GORACE:-}" $(GO) test -race $(TESTFLAGS) $$packages; \
 	else mkdir -p $(dir $(SKIPPED)); \
 	  echo "race: SKIPPED, the race detector needs a C compiler (apt-get install gcc libc6-dev)" | tee -a $(SKIPPED); \
 	  [ -z "$${CI:-}" ]; fi
