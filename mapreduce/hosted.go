@@ -34,6 +34,8 @@ type host struct {
 	hello   bool
 	lost    error // a call's answer was not waited for
 	answers chan *task.CallResult
+
+	undo func() error // takes back what a task did of which nobody is told; may be nil
 }
 
 // attach takes the request of a process that was started to serve one. It is done
@@ -111,6 +113,11 @@ func (h *host) run(ctx context.Context, c code, name string, invalid error, opts
 // finish sends the last message and ends the process.
 func (h *host) finish(r *task.Reply) {
 	err := h.conn.Reply(r)
+	if err != nil && h.undo != nil {
+		if failed := h.undo(); failed != nil {
+			fmt.Fprintln(os.Stderr, "quern:", failed)
+		}
+	}
 	if errors.Is(err, task.ErrMessage) { // a plan of millions of files, say
 		err = h.conn.Reply(&task.Reply{Error: &task.Error{
 			Message: fmt.Sprintf("what the %s task has to say is too much: %v; use fewer files or partitions", h.req.Kind, err), Permanent: true,

@@ -121,6 +121,11 @@ var failures = map[string]func(opts *mapreduce.Options) mapreduce.Runnable{
 		}
 		return wordcount()
 	},
+	"long name": func(*mapreduce.Options) mapreduce.Runnable {
+		j := wordcount()
+		j.Name = strings.Repeat("x", task.MaxMessage)
+		return j
+	},
 	"parquet": func(o *mapreduce.Options) mapreduce.Runnable {
 		o.Input.Format = input.Parquet
 		return wordcount()
@@ -408,6 +413,50 @@ func TestAbort(t *testing.T) {
 	}}
 	if _, err := r.Run(context.Background()); err != nil {
 		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// A plan attempt of which nobody has heard has left a place of which nobody has the ticket.
+func TestAbortWithoutPlan(t *testing.T) {
+	dir := t.TempDir()
+	p := &program{Shape: "sum", Inputs: []string{text(t, many[:1000])}, Output: filepath.Join(dir, "new", "out")}
+	r := &tasktest.Runner{Command: p.command(t), Dir: t.TempDir()}
+	do := func(kind task.Kind) {
+		t.Helper()
+		if _, err := r.Do(t.Context(), &task.Request{Kind: kind}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(task.Plan)
+	if left := tree(t, dir); len(left) == 0 {
+		t.Fatal("nothing is prepared")
+	}
+	for range 2 { // there may be nothing, too
+		do(task.Abort)
+		if left, _ := os.ReadDir(dir); len(left) != 0 {
+			t.Fatalf("left behind: %v", left)
+		}
+	}
+	// What is there and not the job's stays.
+	if err := os.MkdirAll(filepath.Join(p.Output, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before := tree(t, dir)
+	do(task.Abort)
+	sameTree(t, tree(t, dir), before)
+}
+
+// What a plan task has prepared is removed if nobody can be told of it.
+func TestPlanTooLargeToTell(t *testing.T) {
+	dir := t.TempDir()
+	p := &program{Shape: "long name", Inputs: []string{text(t, many[:1000])}, Output: filepath.Join(dir, "out")}
+	_, err := (&tasktest.Runner{Command: p.command(t), Dir: t.TempDir()}).Do(t.Context(), &task.Request{Kind: task.Plan})
+	var failed *task.Error
+	if !errors.As(err, &failed) || !failed.Permanent || !strings.Contains(failed.Message, "what the plan task has to say is too much") {
+		t.Errorf("got %v", err)
 	}
 	if left, _ := os.ReadDir(dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)

@@ -4,6 +4,7 @@ package mapreduce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -46,6 +47,9 @@ func (h *host) dispatch(ctx context.Context, c code, opts Options) (*task.Reply,
 	switch h.req.Kind {
 	case task.Plan:
 		r, err := e.planTask(ctx, target, h.req.Job)
+		if err == nil {
+			h.undo = func() error { return target.Discard(r.Ticket) }
+		}
 		return &task.Reply{Plan: r}, err
 	case task.Map:
 		if h.req.Map == nil {
@@ -71,7 +75,7 @@ func (h *host) dispatch(ctx context.Context, c code, opts Options) (*task.Reply,
 		r, err := e.commitTask(h.req, target)
 		return &task.Reply{Commit: r}, err
 	case task.Abort:
-		return &task.Reply{Commit: &task.CommitResult{}}, target.Discard(h.req.Ticket)
+		return &task.Reply{Commit: &task.CommitResult{}}, e.abortTask(h.req, target)
 	}
 	return nil, &permanent{fmt.Errorf("a request for a task of kind %q, which this version of the library does not know", h.req.Kind)}
 }
@@ -182,6 +186,24 @@ func (e *engine) constants(c task.Constants) error {
 	}
 	e.seed = pairs.Seed{A: c.Seed[0], B: c.Seed[1]}
 	return nil
+}
+
+// abortTask removes what the job has left of its output. Without a ticket no plan was accepted, and
+// an attempt at one may have prepared the output all the same.
+func (e *engine) abortTask(req *task.Request, target output.Shared) error {
+	ticket := req.Ticket
+	if len(ticket) == 0 {
+		// For the same job it is the same place, and made if it is not there.
+		var err error
+		ticket, err = target.Prepare(e.info(), req.Job)
+		switch {
+		case errors.Is(err, output.ErrExists), errors.Is(err, output.ErrOverlap), errors.Is(err, output.ErrTarget):
+			return nil // it is refused before there is a place
+		case err != nil:
+			return err
+		}
+	}
+	return target.Discard(ticket)
 }
 
 // commitTask publishes the output.

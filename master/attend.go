@@ -162,7 +162,7 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 	w.hello, w.session = h, s
 	w.heard.Store(int64(now))
 	welcome := &api.Welcome{Epoch: m.Epoch(), Cluster: m.Cluster(), LeaseMs: m.opts.Lease.Milliseconds()}
-	up := schedule.Worker{ID: h.Worker, Name: h.Name, Slots: int(h.Slots), Memory: h.Memory, Local: h.Local}
+	up := schedule.Worker{ID: h.Worker, Name: h.Name, Slots: int(h.Slots), Memory: h.Memory, Local: h.Local, Platform: h.Platform}
 	foreign := h.Cluster != "" && h.Cluster != m.Cluster()
 	for _, r := range h.Running {
 		at, ok := fromAPI(r)
@@ -200,7 +200,7 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 	for _, at := range up.Running {
 		has[at] = true
 	}
-	for _, j := range m.jobs {
+	for j := range m.allJobs() {
 		for at, r := range j.running {
 			if r.worker == w.id && !has[at] {
 				j.end(at, "lost", "the worker has it no more", m)
@@ -333,7 +333,7 @@ func (m *Master) workerGone(w *worker, why error) {
 	if why == io.EOF {
 		reason = "its worker has left"
 	}
-	for _, j := range m.jobs {
+	for j := range m.allJobs() {
 		j.lostWith(w.id, reason, m)
 	}
 	m.apply(schedule.WorkerDown{ID: w.id})

@@ -205,20 +205,6 @@ func (m *Master) submit(rec journal.Job, r *api.SubmitRequest) (string, error) {
 	if n := len(m.jobs); n >= m.opts.Limits.Jobs {
 		return "", status.Errorf(codes.ResourceExhausted, "%d jobs are running or waiting, as many as the master takes: try again when some have ended", n)
 	}
-	if p := r.Program.Platform; r.Program.Blob != "" {
-		var other string
-		fits := false
-		for _, w := range m.workers {
-			if w.hello.Platform == "" {
-				continue // it has not come back since the master's start
-			}
-			fits = fits || w.hello.Platform == p
-			other = w.hello.Platform
-		}
-		if !fits && other != "" {
-			return "", status.Errorf(codes.FailedPrecondition, "the program is for %s, and no worker is (one is %s): build it for the workers", p, other)
-		}
-	}
 	m.seq++
 	rec.Seq = m.seq
 	if err := m.write(journal.JobAdded{Job: rec}); err != nil {
@@ -233,10 +219,15 @@ func (m *Master) submit(rec journal.Job, r *api.SubmitRequest) (string, error) {
 	return rec.ID, nil
 }
 
-// spec is the job for the scheduler.
+// spec is the job for the scheduler. A job file runs anywhere: its program is the worker's own.
 func (j *job) spec() schedule.Job {
+	platform := ""
+	if j.submit.Program.GetBlob() != "" {
+		platform = j.submit.Program.Platform
+	}
 	return schedule.Job{
-		ID: j.rec.ID, Priority: int(j.submit.Priority), MaxSlots: int(j.submit.MaxSlots),
+		Platform: platform,
+		ID:       j.rec.ID, Priority: int(j.submit.Priority), MaxSlots: int(j.submit.MaxSlots),
 		TaskMemory: j.submit.TaskMemory, MaxAttempts: int(j.submit.MaxAttempts),
 	}
 }
@@ -540,7 +531,7 @@ func (c clusterService) Workers(ctx context.Context, _ *api.WorkersRequest) (*ap
 	r := &api.WorkersReply{}
 	err := m.do(ctx, func() {
 		running := map[string]uint32{}
-		for _, j := range m.jobs {
+		for j := range m.allJobs() {
 			for _, a := range j.running {
 				running[a.worker]++
 			}

@@ -265,7 +265,7 @@ func TestCancel(t *testing.T) {
 			if s := r.Job; s.State != api.JobState_JOB_CANCELLED || !strings.Contains(s.Error, "enough") {
 				t.Errorf("%v: %s", s.State, s.Error)
 			}
-			if stage != schedule.Plan && w.aborted[job] != 1 {
+			if w.aborted[job] != 1 {
 				t.Errorf("aborted %d times", w.aborted[job])
 			}
 			// It says the same of a job that has ended.
@@ -285,15 +285,21 @@ func TestCancel(t *testing.T) {
 
 // A cancel is not forgotten by a restart, nor what was being removed.
 func TestRestartWhileCancelled(t *testing.T) {
+	for _, stage := range []schedule.Stage{schedule.Plan, schedule.Map} {
+		t.Run(stage.String(), func(t *testing.T) { restartWhileCancelled(t, stage) })
+	}
+}
+
+func restartWhileCancelled(t *testing.T, stage schedule.Stage) {
 	m := startMaster(t)
 	w := newWorld()
 	d := &model{splits: 3, parts: 1}
 	a := newWorker(t, m.addr, w, d, "a")
-	maps, aborts := newGate(), newGate()
+	begun, aborts := newGate(), newGate()
 	a.pause = func(at schedule.Attempt) error {
 		switch at.Stage {
-		case schedule.Map:
-			maps.wait(at)
+		case stage:
+			begun.wait(at)
 		case schedule.Abort:
 			aborts.wait(at)
 		}
@@ -301,7 +307,7 @@ func TestRestartWhileCancelled(t *testing.T) {
 	}
 	a.start()
 	job := m.submit(jobFile())
-	<-maps.reached
+	<-begun.reached
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	r, err := m.client.Cancel(ctx, &api.CancelRequest{Job: job, Reason: "enough"})
@@ -310,11 +316,16 @@ func TestRestartWhileCancelled(t *testing.T) {
 	}
 	<-aborts.reached
 	m.restart()
-	close(maps.open)
+	close(begun.open)
 	close(aborts.open)
 	if s := m.wait(job); s.State != api.JobState_JOB_CANCELLED || !strings.Contains(s.Error, "enough") {
 		t.Errorf("%v: %s", s.State, s.Error)
 	}
+	w.mu.Lock()
+	if w.aborted[job] == 0 {
+		t.Error("nothing was removed")
+	}
+	w.mu.Unlock()
 	w.check(t)
 }
 

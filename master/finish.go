@@ -189,8 +189,8 @@ func refuse(reason string) *api.FinishReply { return &api.FinishReply{Reason: re
 // changes can be undone.
 func (m *Master) take(f *finish) []journal.Entry {
 	a := f.attempt
-	j := m.jobs[a.Job]
-	if j == nil || j.history != nil {
+	j := m.job(a.Job)
+	if j == nil || j.history != nil && !j.left {
 		f.reply = refuse("the job has ended, or was never here")
 		return nil
 	}
@@ -480,7 +480,7 @@ func (j *job) mergeSamples() {
 
 // settle notes what the map stage as a whole decides, if a batch has changed it.
 func (m *Master) settle(j *job) []journal.Entry {
-	if j.ledger == nil {
+	if j.ledger == nil || j.left {
 		return nil
 	}
 	done := j.ledger.done == j.ledger.maps

@@ -134,6 +134,7 @@ type world struct {
 	held      map[string]map[schedule.Attempt]uint64 // worker, map attempt: salt of its digests
 	published map[string]int                         // job: times
 	aborted   map[string]int
+	tickets   map[string]string // of aborts, by job
 	launches  map[schedule.Stage]int
 	targets   map[string]schedule.Attempt // job, part and generation
 	problems  []string
@@ -141,7 +142,7 @@ type world struct {
 
 func newWorld() *world {
 	return &world{
-		held: map[string]map[schedule.Attempt]uint64{}, published: map[string]int{}, aborted: map[string]int{},
+		held: map[string]map[schedule.Attempt]uint64{}, published: map[string]int{}, aborted: map[string]int{}, tickets: map[string]string{},
 		launches: map[schedule.Stage]int{}, targets: map[string]schedule.Attempt{},
 	}
 }
@@ -509,6 +510,7 @@ func (f *fakeWorker) compute(ctx context.Context, at schedule.Attempt, l *api.La
 	case schedule.Abort:
 		f.world.mu.Lock()
 		f.world.aborted[at.Job]++
+		f.world.tickets[at.Job] = string(l.Ticket)
 		f.world.mu.Unlock()
 	}
 	return nil, nil

@@ -46,6 +46,7 @@ type job struct {
 	ending   *journal.Ending // it is to end
 	history  *journal.History
 	written  bool // history is in the journal
+	left     bool // it has ended, but what it left of its output is not removed yet
 
 	running  map[schedule.Attempt]*running
 	past     []*past // attempts that are over, oldest first
@@ -255,7 +256,7 @@ func (m *Master) aborting(j *job) {
 
 // launch has a worker run an attempt.
 func (m *Master) launch(a schedule.Launch) {
-	j, w := m.jobs[a.Attempt.Job], m.workers[a.Worker]
+	j, w := m.job(a.Attempt.Job), m.workers[a.Worker]
 	if j == nil || w == nil {
 		return
 	}
@@ -266,12 +267,6 @@ func (m *Master) launch(a schedule.Launch) {
 		m.log.Error("an attempt can't be ordered", "attempt", describe(a.Attempt), "error", err)
 		j.end(a.Attempt, "failed", err.Error(), m)
 		m.apply(schedule.Failed{Attempt: a.Attempt, Worker: a.Worker, Error: err.Error(), Permanent: true})
-		return
-	}
-	if p := j.submit.Program.Platform; j.submit.Program.Blob != "" && p != w.hello.Platform {
-		why := fmt.Sprintf("worker %s (%s) can't run a program for %s", w.hello.Name, w.hello.Platform, p)
-		j.end(a.Attempt, "lost", why, m)
-		m.apply(schedule.Failed{Attempt: a.Attempt, Worker: a.Worker, Error: why, Infrastructure: true})
 		return
 	}
 	if w.session != nil {
@@ -501,6 +496,7 @@ func (m *Master) ended(j *job, a schedule.JobEnded) {
 			why = e.Reason
 		}
 	}
+	j.left = a.Left
 	now := time.Now()
 	for at := range j.running {
 		j.end(at, "stopped", "the job is over", m)
@@ -532,7 +528,11 @@ func (m *Master) ended(j *job, a schedule.JobEnded) {
 
 // writeEnd writes a job's end; if it can't, it will be tried again.
 func (m *Master) writeEnd(j *job) {
-	if err := m.write(journal.Ended{History: *j.history}); err != nil {
+	e := journal.Ended{History: *j.history}
+	if j.left {
+		e.Left = j.leftover()
+	}
+	if err := m.write(e); err != nil {
 		m.unwritten = append(m.unwritten, j)
 		m.retryAt = m.clock.now() + retryFull
 		return
@@ -543,6 +543,9 @@ func (m *Master) writeEnd(j *job) {
 		m.log.Info("a job has ended", "job", j.rec.ID, "name", s.Name, "user", j.rec.User, "state", s.State.String(), "error", s.Error)
 	}
 	delete(m.jobs, j.rec.ID)
+	if j.left {
+		m.keepLeft(j, e.Left)
+	}
 	m.remember(j.history)
 	j.touch()
 }
@@ -572,6 +575,11 @@ func (m *Master) prune() {
 	}
 	for _, h := range drop {
 		delete(m.byID, h.ID)
+		if m.left[h.ID] != nil {
+			m.log.Warn("what a job left of its output is not removed: no worker came that could", "job", h.ID)
+			delete(m.left, h.ID)
+			m.apply(schedule.JobForgotten{ID: h.ID})
+		}
 		if h.Key != "" {
 			delete(m.keys, submitKey(h.User, h.Key))
 		}
@@ -583,7 +591,7 @@ func (m *Master) prune() {
 func (m *Master) clean() {
 	m.prune()
 	keep := map[string]bool{}
-	for _, j := range m.jobs {
+	for j := range m.allJobs() {
 		keep[j.submit.Program.GetBlob()] = true
 		for _, u := range j.submit.Uploads {
 			keep[u.Blob] = true

@@ -200,11 +200,11 @@ func (m *Master) act(a schedule.Action) {
 	case schedule.Launch:
 		m.launch(a)
 	case schedule.Adopted:
-		if j := m.jobs[a.Attempt.Job]; j != nil {
+		if j := m.job(a.Attempt.Job); j != nil {
 			j.begin(a.Attempt, a.Worker, false, m.clock.now()).unsure = true
 		}
 	case schedule.Stop:
-		if j := m.jobs[a.Attempt.Job]; j != nil {
+		if j := m.job(a.Attempt.Job); j != nil {
 			j.end(a.Attempt, "stopped", a.Reason, m)
 		}
 		if s := m.sessionOf(a.Worker); s != nil {
@@ -235,9 +235,13 @@ func (m *Master) act(a schedule.Action) {
 		if j := m.jobs[a.Job]; j != nil {
 			m.ended(j, a)
 		}
+	case schedule.JobCleared:
+		m.cleared(a.Job)
 	case schedule.Note:
 		if j := m.jobs[a.Job]; j != nil {
 			j.note(a.Text)
+		} else if m.left[a.Job] != nil {
+			m.log.Warn("a note on a job that has ended", "job", a.Job, "note", a.Text)
 		}
 	case schedule.SetAside:
 		if w := m.workers[a.Worker]; w != nil {

@@ -58,6 +58,7 @@ type Master struct {
 	events    []schedule.Event // to be applied
 	applying  bool
 	jobs      map[string]*job
+	left      map[string]*job    // have ended, but for the removal of what they left of their output
 	history   []*journal.History // by Seq
 	byID      map[string]*journal.History
 	keys      map[string]string // of submissions: job
@@ -85,7 +86,7 @@ func New(opts Options) (m *Master, err error) {
 		opts: opts, log: opts.Log, clock: opts.clock, begun: time.Now(),
 		requests: make(chan func()), finishes: make(chan *finish, maxBatch),
 		stopping: make(chan struct{}), stopped: make(chan struct{}),
-		jobs: map[string]*job{}, byID: map[string]*journal.History{}, keys: map[string]string{}, workers: map[string]*worker{}, ends: map[schedule.Attempt]bool{},
+		jobs: map[string]*job{}, left: map[string]*job{}, byID: map[string]*journal.History{}, keys: map[string]string{}, workers: map[string]*worker{}, ends: map[schedule.Attempt]bool{},
 		roll: map[string]*api.Hello{},
 	}
 	var undo []io.Closer

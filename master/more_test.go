@@ -345,20 +345,44 @@ func TestWorkersRefused(t *testing.T) {
 	}
 }
 
-// A program for another platform is refused where it can be known, and named where not.
+// A program is run by workers of its platform alone. Without one it waits, says for what, and fails in the end.
 func TestPlatform(t *testing.T) {
-	m := startMaster(t, func(o *Options) { o.Schedule.MaxLost = 2 })
+	m := startMaster(t, func(o *Options) { o.Schedule.NoWorkers = time.Second })
 	w := newWorld()
+	d := &model{splits: 5, parts: 3}
 	r := jobFile()
 	r.Program = &api.Program{Blob: m.put(t, []byte("program")), Platform: "plan9/mips", Name: "p"}
-	early := m.submit(r)
-	startWorker(t, m.addr, w, &model{splits: 1, parts: 1}, "a")
-	if s := m.wait(early); s.State != api.JobState_JOB_FAILED || !strings.Contains(s.Error, "can't run a program for plan9/mips") {
+	var program atomic.Value // the job that worker a can't run
+	program.Store("")
+	a := newWorker(t, m.addr, w, d, "a")
+	a.pause = func(at schedule.Attempt) error {
+		if at.Job == program.Load() {
+			w.problem("%v came to a worker that can't run it", at)
+		}
+		return nil
+	}
+	a.start()
+	s := m.wait(m.submit(r))
+	if s.State != api.JobState_JOB_FAILED || !strings.Contains(s.Error, "no worker runs plan9/mips programs, for 1s") {
 		t.Errorf("%v: %s", s.State, s.Error)
 	}
-	if _, err := m.client.Submit(m.context(), r); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "plan9/mips") {
-		t.Errorf("submit: %v", err)
+	m.wantDone(m.submit(jobFile()), d) // it can do others
+
+	b := newWorker(t, m.addr, w, d, "b")
+	b.hello.Platform = r.Program.Platform
+	var there sync.WaitGroup
+	there.Add(1)
+	b.pause = func(at schedule.Attempt) error {
+		there.Wait()
+		return nil
 	}
+	b.start()
+	until(t, "it is there", func() bool { return m.about().Workers == 2 })
+	id := m.submit(r)
+	program.Store(id)
+	there.Done()
+	m.wantDone(id, d)
+	w.check(t)
 }
 
 // A worker that was with another cluster drops what it has of it.

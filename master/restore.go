@@ -40,6 +40,14 @@ func (m *Master) restore() error {
 		m.workers[w.ID].draining = w.Draining
 	}
 	var jobs []schedule.RestoredJob
+	for i := range content.Left {
+		j, err := leftJob(&content.Left[i])
+		if err != nil {
+			return err
+		}
+		m.left[j.rec.ID] = j
+		jobs = append(jobs, schedule.RestoredJob{Job: j.spec(), Left: true})
+	}
 	var published []*job
 	var asked []schedule.Event
 	for _, r := range content.Running {
@@ -61,7 +69,7 @@ func (m *Master) restore() error {
 			restored.Planned = j.planned()
 		}
 		if e := j.ending; e != nil {
-			if e.Aborting && j.plan != nil {
+			if e.Aborting {
 				restored.Aborting, restored.Ending, restored.Cancelled = true, e.Reason, e.Cancelled
 			} else {
 				asked = append(asked, schedule.JobCancelled{ID: j.rec.ID, Reason: e.Reason})

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	grpcbackoff "google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -39,13 +40,20 @@ type DialOptions struct {
 	// TLS is used in place of Certs. With neither, the connection is not encrypted, and
 	// the master must be on this machine.
 	TLS *tls.Config
-	// Token is what the master knows us by; "": it must ask for none.
+	// Token is what the master knows us by; "": it must ask for none. It is not read from the
+	// folder of the certificates, as the quern command does.
 	Token string
-	// Patience is how long calls are repeated while no master answers. 0: 5 s.
+	// Patience is how long calls are repeated while no master answers that has never
+	// answered. 0: 5 s.
 	Patience time.Duration
+	// Absence is the same for one that has: it is being started anew, perhaps. 0: 20 s.
+	Absence time.Duration
 	// Lost is called when a handle that waits has lost the master, and tries to
 	// reach it again. nil: nobody is told.
 	Lost func(error)
+	// Away is called once for a call that is repeated since a master that has answered
+	// before does not now. nil: nobody is told.
+	Away func(error)
 	// Version is told the master as ours; "": what the build information says.
 	Version string
 }
@@ -68,6 +76,9 @@ func Dial(ctx context.Context, address string, o DialOptions) (*Client, error) {
 	if o.Patience == 0 {
 		o.Patience = 5 * time.Second
 	}
+	if o.Absence == 0 {
+		o.Absence = 20 * time.Second
+	}
 	if o.Version == "" {
 		o.Version = buildVersion()
 	}
@@ -87,6 +98,11 @@ func Dial(ctx context.Context, address string, o DialOptions) (*Client, error) {
 		grpc.WithTransportCredentials(creds),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithDisableServiceConfig(),
+		// By itself the library would soon look for a master that comes back only every few seconds.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           grpcbackoff.Config{BaseDelay: firstBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: callTime,
+		}),
 	}
 	// The address is no name of a resolver's, and no proxy is asked.
 	if c.conn, err = grpc.NewClient("passthrough:///"+c.address, append(dial, grpc.WithNoProxy())...); err != nil {
@@ -170,7 +186,7 @@ func (c *Client) credentials() (credentials.TransportCredentials, error) {
 		return credentials.NewTLS(client), nil
 	}
 	if !isLoopback(c.address) {
-		return nil, fmt.Errorf("%w: %s is another machine, and without certificates nothing is said to it: name their folder by --certs, QUERN_CERTS or DialOptions.Certs", ErrRefused, c.address)
+		return nil, &noCertificatesError{c.address}
 	}
 	return insecure.NewCredentials(), nil
 }
@@ -199,21 +215,57 @@ func (c *Client) with(ctx context.Context) context.Context {
 }
 
 // try calls until there is an answer, or no master has answered for as long as
-// Patience. notFound is as for explain.
+// Patience or Absence. notFound is as for explain.
 func (c *Client) try(ctx context.Context, notFound error, call func(context.Context) error) error {
 	if c.hosted {
 		return errors.New("a task of a job can't ask the cluster for anything")
 	}
-	begun := time.Now()
-	for wait := newBackoff(); ; {
+	for again := c.newRetry(); ; {
 		one, cancel := context.WithTimeout(c.with(ctx), callTime)
 		err := call(one)
 		cancel()
-		if err == nil || !transient(err) || time.Since(begun) > c.options.Patience || !wait.sleep(ctx) {
+		if err == nil || !again.after(ctx, err) {
 			return c.explain(ctx, err, notFound)
 		}
 	}
 }
+
+// retry says whether a call is made once more.
+type retry struct {
+	c        *Client
+	wait     *backoff
+	since    time.Time // of the first failure
+	failures int
+}
+
+func (c *Client) newRetry() *retry { return &retry{c: c, wait: newBackoff()} }
+
+// after waits after an error, and says whether the call is to be repeated.
+func (r *retry) after(ctx context.Context, err error) bool {
+	if !transient(err) {
+		return false
+	}
+	if r.failures++; r.failures == 1 {
+		r.since = time.Now()
+	}
+	limit := r.c.options.Patience
+	known := r.c.about != nil
+	if known {
+		limit = r.c.options.Absence
+	}
+	if time.Since(r.since) > limit {
+		return false
+	}
+	// A connection that was cut is no absence.
+	if known && r.failures == 2 && r.c.options.Away != nil {
+		r.c.options.Away(r.c.explain(ctx, err, nil))
+	}
+	r.wait.next = min(r.wait.next, longestRetry)
+	return r.wait.sleep(ctx)
+}
+
+// reset forgets earlier failures: the master has been there since.
+func (r *retry) reset() { *r = *r.c.newRetry() }
 
 // backoff is the wait between attempts.
 type backoff struct{ next time.Duration }
@@ -221,6 +273,7 @@ type backoff struct{ next time.Duration }
 const (
 	firstBackoff = 100 * time.Millisecond
 	maxBackoff   = 5 * time.Second
+	longestRetry = time.Second // of a call that somebody waits for
 )
 
 func newBackoff() *backoff { return &backoff{firstBackoff} }

@@ -4,6 +4,8 @@ package cluster
 
 import (
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -54,7 +56,7 @@ func TestDialErrors(t *testing.T) {
 		{"no token", f.address, DialOptions{}, ErrRefused, "token refused"},
 		{"another token", f.address, DialOptions{Token: "x"}, ErrRefused, "token refused"},
 		{"nobody there", "127.0.0.1:1", DialOptions{Patience: soon}, ErrUnreachable, "127.0.0.1:1"},
-		{"another machine without certificates", "192.0.2.1", DialOptions{}, ErrRefused, "--certs"},
+		{"another machine without certificates", "192.0.2.1", DialOptions{}, ErrRefused, "192.0.2.1:7119 is another machine"},
 		{"certificates that are not there", f.address, DialOptions{Certs: t.TempDir()}, os.ErrNotExist, "ca.pem"},
 		{"no address", "", DialOptions{}, nil, "no address"},
 	} {
@@ -106,6 +108,48 @@ func TestSubmitJobFile(t *testing.T) {
 	for _, bad := range []Program{{}, {JobFile: "x", Path: "y"}} {
 		if _, err := c.SubmitProgram(t.Context(), bad, SubmitOptions{}); err == nil {
 			t.Errorf("%+v is taken", bad)
+		}
+	}
+}
+
+// A job file is run by the workers' own quern, a program by itself.
+func TestSubmitToAnotherVersion(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, func(f *fake) { f.version = "1.2.3" })
+	c := f.dial(t, DialOptions{Version: "1.2.4"})
+	_, err := c.SubmitProgram(t.Context(), Program{JobFile: "x"}, SubmitOptions{Uploads: []Upload{{Local: "nowhere"}}})
+	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "1.2.3") || !strings.Contains(err.Error(), "1.2.4") {
+		t.Errorf("a job file: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(path, executable(elf.EM_X86_64, elf.ET_EXEC, binary.LittleEndian, elf.PT_LOAD), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.SubmitProgram(t.Context(), Program{Path: path}, SubmitOptions{}); err != nil {
+		t.Errorf("a program: %v", err)
+	}
+	if f.submits != 1 {
+		t.Errorf("%d submissions, want 1", f.submits)
+	}
+}
+
+func TestJobErrorText(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		state     api.JobState
+		why, want string
+	}{
+		{api.JobState_JOB_FAILED, "", "the job failed (job 1)"},
+		{api.JobState_JOB_FAILED, "cancelled: x", "the job failed: cancelled: x (job 1)"},
+		{api.JobState_JOB_CANCELLED, "", "the job was cancelled (job 1)"},
+		{api.JobState_JOB_CANCELLED, "cancelled", "the job was cancelled (job 1)"},
+		{api.JobState_JOB_CANCELLED, "cancelled: enough", "the job was cancelled: enough (job 1)"},
+		{api.JobState_JOB_CANCELLED, "cancelled by ann: enough", "the job was cancelled by ann: enough (job 1)"},
+		{api.JobState_JOB_CANCELLED, "enough", "the job was cancelled: enough (job 1)"},
+	} {
+		err := &JobError{&api.JobStatus{Job: "1", State: c.state, Error: c.why}}
+		if got := err.Error(); got != c.want {
+			t.Errorf("%v, %q: %q, want %q", c.state, c.why, got, c.want)
 		}
 	}
 }
@@ -179,6 +223,45 @@ func TestWait(t *testing.T) {
 	}
 	if lost != 1 {
 		t.Errorf("told %d times that the master is lost, want once", lost)
+	}
+}
+
+// A master that has answered once may be away for a while, at whatever call of a submission. One that has
+// not is not waited for.
+func TestSubmitOverRestart(t *testing.T) {
+	t.Parallel()
+	local := filepath.Join(t.TempDir(), "input")
+	if err := os.WriteFile(local, []byte("text"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range []string{"HasBlobs", "PutBlob", "Submit"} {
+		f := newFake(t, func(f *fake) { f.dies = call })
+		away := 0
+		c := f.dial(t, DialOptions{Patience: 1, Away: func(err error) {
+			if away++; !errors.Is(err, ErrUnreachable) {
+				t.Errorf("%s: told %v", call, err)
+			}
+			f.server.Stop()
+			f.listen(t, f.address)
+		}})
+		h, err := c.SubmitProgram(t.Context(), Program{JobFile: "x"}, SubmitOptions{Uploads: []Upload{{Local: local}}})
+		if err != nil || h.ID() != "job-1" || len(f.blobs) != 1 {
+			t.Errorf("%s: %v", call, err)
+		}
+		if away != 1 {
+			t.Errorf("%s: told %d times that the master is away, want once", call, away)
+		}
+	}
+	f := newFake(t, nil)
+	told := false
+	c := f.dial(t, DialOptions{Absence: soon, Away: func(error) { told = true }})
+	f.server.Stop()
+	if _, err := c.Jobs(t.Context(), 1, true, ""); !errors.Is(err, ErrUnreachable) || !told {
+		t.Errorf("it stays away: %v, told %v", err, told)
+	}
+	_, err := Dial(t.Context(), f.address, DialOptions{Patience: soon, Away: func(error) { t.Error("one that never was is said to be away") }})
+	if !errors.Is(err, ErrUnreachable) {
+		t.Errorf("never there: %v", err)
 	}
 }
 
@@ -264,6 +347,9 @@ func TestLists(t *testing.T) {
 		t.Errorf("status: %v, %v", s, err)
 	}
 	if _, err := c.Job("x").Status(ctx); !errors.Is(err, ErrUnknownJob) {
+		t.Errorf("status: %v", err)
+	}
+	if _, err := c.Job("").Status(ctx); !errors.Is(err, ErrAmbiguous) || !strings.Contains(err.Error(), "2 jobs") {
 		t.Errorf("status: %v", err)
 	}
 	if s, err := c.Job("job-1").Cancel(ctx, "r"); err != nil || s.GetError() != "r" {

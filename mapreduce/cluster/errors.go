@@ -23,6 +23,8 @@ var (
 	ErrRefused = errors.New("the master refuses access")
 	// ErrVersion means that this program and the master do not understand each other.
 	ErrVersion = errors.New("the versions do not fit")
+	// ErrAmbiguous means that what was given does not say which job or worker is meant.
+	ErrAmbiguous = errors.New("it is not clear which one is meant")
 	// ErrUnknownJob means that the cluster has no such job.
 	ErrUnknownJob = errors.New("unknown job")
 	// ErrUnknownWorker means that the cluster has no such worker.
@@ -41,11 +43,15 @@ type JobError struct {
 }
 
 func (e *JobError) Error() string {
-	s := e.Status
-	if s.GetError() == "" {
-		return fmt.Sprintf("%v (job %s)", e.Unwrap(), s.GetJob())
+	why := e.Status.GetError()
+	if e.Unwrap() == ErrCancelled {
+		// The master says by whom and why: "cancelled by ann: enough".
+		why = strings.TrimPrefix(why, "cancelled")
 	}
-	return fmt.Sprintf("%v: %s (job %s)", e.Unwrap(), s.GetError(), s.GetJob())
+	if why != "" && !strings.HasPrefix(why, " by ") && !strings.HasPrefix(why, ": ") {
+		why = ": " + why
+	}
+	return fmt.Sprintf("%v%s (job %s)", e.Unwrap(), why, e.Status.GetJob())
 }
 
 // Unwrap returns ErrFailed or ErrCancelled.
@@ -55,6 +61,16 @@ func (e *JobError) Unwrap() error {
 	}
 	return ErrFailed
 }
+
+// noCertificatesError is the error of whoever has no certificates and asks another machine. It is
+// ErrRefused, though nobody was asked.
+type noCertificatesError struct{ address string }
+
+func (e *noCertificatesError) Error() string {
+	return e.address + " is another machine, and without certificates nothing is said to it: name their folder by --certs, QUERN_CERTS or DialOptions.Certs"
+}
+
+func (e *noCertificatesError) Is(target error) bool { return target == ErrRefused }
 
 // transient says whether a call may succeed when it is repeated, since the master is not there now.
 func transient(err error) bool {
@@ -130,6 +146,10 @@ func (c *Client) explain(ctx context.Context, err, notFound error) error {
 	case codes.NotFound:
 		if notFound != nil {
 			return fmt.Errorf("%w: %s", notFound, s.Message())
+		}
+	case codes.InvalidArgument:
+		if notFound != nil {
+			return fmt.Errorf("%w: %s", ErrAmbiguous, s.Message())
 		}
 	case codes.FailedPrecondition:
 		if c.about != nil && c.about.GetProtocol() != api.Protocol {

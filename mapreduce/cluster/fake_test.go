@@ -28,13 +28,15 @@ type fake struct {
 	api.UnimplementedClusterServer
 	token    string
 	protocol uint32
+	version  string
 
 	mu      sync.Mutex
 	blobs   map[string][]byte
 	jobs    map[string]*api.SubmitRequest // by key
 	watch   func(job string, send func(*api.JobStatus) error) error
 	submits int
-	drop    int // answers of Submit that get lost
+	drop    int    // answers of Submit that get lost
+	dies    string // the call at which it goes away
 
 	address string
 	server  *grpc.Server
@@ -43,7 +45,7 @@ type fake struct {
 // newFake starts a master on a free port, after configure (if it is not nil) has changed it.
 func newFake(t *testing.T, configure func(*fake)) *fake {
 	t.Helper()
-	f := &fake{protocol: api.Protocol, blobs: map[string][]byte{}, jobs: map[string]*api.SubmitRequest{}}
+	f := &fake{protocol: api.Protocol, version: buildVersion(), blobs: map[string][]byte{}, jobs: map[string]*api.SubmitRequest{}}
 	if configure != nil {
 		configure(f)
 	}
@@ -58,10 +60,12 @@ func (f *fake) listen(t *testing.T, address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.address = l.Addr().String()
-	f.server = grpc.NewServer()
-	api.RegisterClusterServer(f.server, f)
-	go func() { _ = f.server.Serve(l) }()
+	server := grpc.NewServer()
+	api.RegisterClusterServer(server, f)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.address, f.server = l.Addr().String(), server
+	go func() { _ = server.Serve(l) }()
 }
 
 func (f *fake) check(ctx context.Context) error {
@@ -75,8 +79,19 @@ func (f *fake) check(ctx context.Context) error {
 	return nil
 }
 
+// die ends the server if that is the call at which it does. f is locked.
+func (f *fake) die(call string) error {
+	if f.dies != call {
+		return nil
+	}
+	f.dies = ""
+	server := f.server
+	go server.Stop() // which waits for the call
+	return status.Error(codes.Unavailable, "stopping")
+}
+
 func (f *fake) About(ctx context.Context, _ *api.AboutRequest) (*api.AboutReply, error) {
-	return &api.AboutReply{Cluster: "c1", Protocol: f.protocol, Version: "9.9", Workers: 2, Slots: 4}, f.check(ctx)
+	return &api.AboutReply{Cluster: "c1", Protocol: f.protocol, Version: f.version, Workers: 2, Slots: 4}, f.check(ctx)
 }
 
 func (f *fake) Submit(ctx context.Context, r *api.SubmitRequest) (*api.SubmitReply, error) {
@@ -85,6 +100,9 @@ func (f *fake) Submit(ctx context.Context, r *api.SubmitRequest) (*api.SubmitRep
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.die("Submit"); err != nil {
+		return nil, err
+	}
 	f.submits++
 	f.jobs[r.GetKey()] = r
 	if f.drop > 0 {
@@ -100,6 +118,9 @@ func (f *fake) Submit(ctx context.Context, r *api.SubmitRequest) (*api.SubmitRep
 func (f *fake) Watch(r *api.WatchRequest, stream grpc.ServerStreamingServer[api.JobStatus]) error {
 	if err := f.check(stream.Context()); err != nil {
 		return err
+	}
+	if r.GetJob() == "" {
+		return status.Error(codes.InvalidArgument, "it begins 2 jobs")
 	}
 	if !strings.HasPrefix("job-1", r.GetJob()) {
 		return status.Errorf(codes.NotFound, "job %s", r.GetJob())
@@ -120,6 +141,9 @@ func (f *fake) watched(watch func(job string, send func(*api.JobStatus) error) e
 func (f *fake) HasBlobs(_ context.Context, r *api.HasBlobsRequest) (*api.HasBlobsReply, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.die("HasBlobs"); err != nil {
+		return nil, err
+	}
 	reply := &api.HasBlobsReply{}
 	for _, d := range r.GetDigests() {
 		if _, ok := f.blobs[d]; !ok {
@@ -154,6 +178,9 @@ func (f *fake) PutBlob(stream grpc.ClientStreamingServer[api.BlobChunk, api.PutB
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err := f.die("PutBlob"); err != nil {
+		return err
+	}
 	f.blobs[digest] = data
 	return stream.SendAndClose(&api.PutBlobReply{Digest: digest})
 }

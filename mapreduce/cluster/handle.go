@@ -199,9 +199,8 @@ func receive[T any](ctx context.Context, h *Handle, open func(context.Context) (
 	}
 	ctx, cancel := context.WithCancel(h.client.with(ctx))
 	defer cancel()
-	begun := time.Now()
 	shown := false
-	for wait := newBackoff(); ; {
+	for again := h.client.newRetry(); ; {
 		stream, err := open(ctx)
 		for err == nil {
 			var message *T
@@ -215,7 +214,7 @@ func receive[T any](ctx context.Context, h *Handle, open func(context.Context) (
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if shown || !transient(err) || time.Since(begun) > h.client.options.Patience || !wait.sleep(ctx) {
+		if shown || !again.after(ctx, err) {
 			return h.client.explain(ctx, err, ErrUnknownJob)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -144,11 +145,18 @@ func (c *Client) store(ctx context.Context, digests []string, local map[string]s
 
 // put sends one blob, anew if the master went away meanwhile.
 func (c *Client) put(ctx context.Context, digest, path string) error {
-	const tries = 5
-	wait := newBackoff()
-	for i := 1; ; i++ {
+	const tries = 5 // that it takes some time to fail
+	again := c.newRetry()
+	for long := 0; ; {
+		begun := time.Now()
 		err := c.putOnce(ctx, digest, path)
-		if err == nil || !transient(err) || i == tries || !wait.sleep(ctx) {
+		if time.Since(begun) > longestRetry {
+			if long++; long == tries {
+				return c.explain(ctx, err, nil)
+			}
+			again.reset()
+		}
+		if err == nil || !again.after(ctx, err) {
 			return c.explain(ctx, err, nil)
 		}
 	}

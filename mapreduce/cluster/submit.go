@@ -92,13 +92,17 @@ func (c *Client) Submit(ctx context.Context, job mapreduce.Runnable, opts mapred
 	return h, nil
 }
 
-// SubmitProgram has the cluster run a program or a job file.
+// SubmitProgram has the cluster run a program or a job file. A job file is refused with
+// ErrVersion unless the cluster has our version.
 func (c *Client) SubmitProgram(ctx context.Context, p Program, so SubmitOptions) (*Handle, error) {
 	if (p.JobFile == "") == (p.Path == "") {
 		return nil, errors.New("a program is a job file or an executable: give one of the two")
 	}
 	if so.Priority != int(int32(so.Priority)) || so.MaxSlots < 0 || so.MaxSlots != int(int32(so.MaxSlots)) || so.TaskMemory < 0 || so.MaxAttempts < 0 || so.MaxAttempts != int(int32(so.MaxAttempts)) || so.TaskTimeout < 0 {
 		return nil, errors.New("numbers of a submission must not be negative, and fit in 31 bits")
+	}
+	if ours, theirs := c.options.Version, c.about.GetVersion(); c.about != nil && p.JobFile != "" && ours != theirs {
+		return nil, fmt.Errorf("%w: the cluster at %s is quern %s, this program %s, and ready-made jobs are run by the workers' own quern: submit them with the same version", ErrVersion, c.address, theirs, ours)
 	}
 	program := &api.Program{
 		JobFile: p.JobFile, Args: p.Args, Dir: p.Dir, Environment: so.Environment,

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -81,6 +83,10 @@ func (t *bucketTarget) locate() (*objects.Client, objects.Location, error) {
 	if err != nil {
 		return nil, at, fmt.Errorf("output: %w: %w", err, ErrTarget)
 	}
+	if !bucketName(at.Bucket) {
+		// The store would be asked again and again.
+		return nil, at, fmt.Errorf("output %s: %w: %q is no name of a bucket: 3 to 63 letters, digits, dots and dashes", t.path, ErrTarget, at.Bucket)
+	}
 	at.Key = strings.TrimRight(at.Key, "/")
 	if at.Key == "" {
 		return nil, at, fmt.Errorf("output %s: %w: it is a whole bucket: name a folder in it, such as %s", t.path, ErrTarget, at.Join("NAME"))
@@ -90,6 +96,16 @@ func (t *bucketTarget) locate() (*objects.Client, objects.Location, error) {
 		return nil, at, fmt.Errorf("output %s: %w", t.path, err)
 	}
 	return client, at, nil
+}
+
+var bucketPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{1,61}[A-Za-z0-9]$`)
+
+// bucketName says whether a bucket may have that name. It is as tolerant as the oldest stores.
+func bucketName(name string) bool {
+	if _, err := netip.ParseAddr(name); err == nil {
+		return false
+	}
+	return bucketPattern.MatchString(name) && !strings.Contains(name, "..") && !strings.Contains(name, ".-") && !strings.Contains(name, "-.")
 }
 
 func (p *bucketPlace) fail(err error) error {

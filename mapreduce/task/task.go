@@ -60,7 +60,7 @@ type Request struct {
 	Map       *MapRequest    `json:"map,omitempty"`       //
 	Reduce    *ReduceRequest `json:"reduce,omitempty"`    //
 	Commit    *CommitRequest `json:"commit,omitempty"`    //
-	Ticket    []byte         `json:"ticket,omitempty"`    // PlanResult.Ticket: reduce, commit, abort
+	Ticket    []byte         `json:"ticket,omitempty"`    // PlanResult.Ticket: reduce, commit; abort, but for a job without a plan
 	Overwrite bool           `json:"overwrite,omitempty"` // of tests alone
 }
 

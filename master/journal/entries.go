@@ -130,12 +130,22 @@ func (e Ended) put(tx tx) error {
 	if err := tx.Bucket(jobsBucket).DeleteBucket([]byte(e.History.ID)); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
 		return err
 	}
+	if e.Left != nil {
+		if err := putJSON(tx.Bucket(leftBucket), []byte(e.History.ID), e.Left); err != nil {
+			return err
+		}
+	}
 	return putJSON(tx.Bucket(historyBucket), number64(e.History.Seq), &e.History)
 }
+
+func (e Cleared) put(tx tx) error { return tx.Bucket(leftBucket).Delete([]byte(e.Job)) }
 
 func (e Forgotten) put(tx tx) error {
 	for _, h := range e.Jobs {
 		if err := tx.Bucket(historyBucket).Delete(number64(h.Seq)); err != nil {
+			return err
+		}
+		if err := tx.Bucket(leftBucket).Delete([]byte(h.ID)); err != nil {
 			return err
 		}
 	}
@@ -175,6 +185,17 @@ func (j *Journal) Load() (c *Content, err error) {
 				return fmt.Errorf("history %x: %w", k, err)
 			}
 			c.History = append(c.History, h)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		err = tx.Bucket(leftBucket).ForEach(func(k, v []byte) error {
+			var l Leftover
+			if err := openJSON(v, &l); err != nil {
+				return fmt.Errorf("left of job %q: %w", k, err)
+			}
+			c.Left = append(c.Left, l)
 			return nil
 		})
 		if err != nil {

@@ -45,6 +45,7 @@ var (
 	metaBucket    = []byte("meta")
 	jobsBucket    = []byte("jobs")
 	historyBucket = []byte("history")
+	leftBucket    = []byte("left")
 	workersBucket = []byte("workers")
 
 	formatKey  = []byte("format")
@@ -162,7 +163,7 @@ func (j *Journal) begin() error {
 		if err := meta.Put(epochKey, seal(binary.BigEndian.AppendUint64(nil, j.epoch))); err != nil {
 			return err
 		}
-		for _, name := range [][]byte{jobsBucket, historyBucket, workersBucket} {
+		for _, name := range [][]byte{jobsBucket, historyBucket, leftBucket, workersBucket} {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err
 			}

@@ -131,14 +131,22 @@ func TestContent(t *testing.T) {
 		t.Errorf("commit: %+v", c.Running[0])
 	}
 	ended := History{ID: "b", Seq: 1, Key: "k", User: "u", Ended: now, Status: []byte("status"), Attempts: []Attempt{{Worker: "w", State: "lost"}}}
-	write(t, j, Ended{ended})
+	write(t, j, Ended{ended, &Leftover{Job: one, Ticket: []byte("ticket")}})
 	c := load(t, j)
 	if len(c.Running) != 1 || c.Running[0].Job.ID != "a" || len(c.History) != 1 || !reflect.DeepEqual(c.History[0], ended) {
 		t.Errorf("after the end: %+v", c)
 	}
+	if len(c.Left) != 1 || !reflect.DeepEqual(c.Left[0], Leftover{one, []byte("ticket")}) {
+		t.Errorf("left: %+v", c.Left)
+	}
+	write(t, j, Cleared{"b"})
+	if c := load(t, j); len(c.Left) != 0 {
+		t.Errorf("left: %+v", c.Left)
+	}
+	write(t, j, Ended{ended, &Leftover{Job: one}})
 	write(t, j, Forgotten{[]History{ended}})
-	if c := load(t, j); len(c.History) != 0 {
-		t.Errorf("history: %+v", c.History)
+	if c := load(t, j); len(c.History) != 0 || len(c.Left) != 0 {
+		t.Errorf("history: %+v, left %+v", c.History, c.Left)
 	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
@@ -214,7 +222,7 @@ func TestDamage(t *testing.T) {
 		write(t, j, Mapped{Job: id, Map: Map{Worker: "w", Result: task.MapResult{Parts: make([]task.Manifest, 50)}}})
 	}
 	older := load(t, j)
-	write(t, j, Ended{History{ID: "job 3", Seq: 3}})
+	write(t, j, Ended{History: History{ID: "job 3", Seq: 3}})
 	want := load(t, j)
 	if err := j.Close(); err != nil {
 		t.Fatal(err)

@@ -89,6 +89,12 @@ type History struct {
 	Attempts []Attempt `json:"attempts,omitempty"`
 }
 
+// Leftover is what it takes to remove what a job has left of its output, when the job has ended.
+type Leftover struct {
+	Job    Job    `json:"job"`
+	Ticket []byte `json:"ticket,omitempty"` // of its plan, if it had one
+}
+
 // Worker is a worker that was there.
 type Worker struct {
 	ID    string `json:"id"`
@@ -137,9 +143,15 @@ type (
 		Job    string
 		Ending Ending
 	}
-	// Ended: a job is over. All that was stored of it makes way for its history.
-	Ended struct{ History History }
-	// Forgotten: ended jobs leave the history.
+	// Ended: a job is over. All that was stored of it makes way for its history, and for what it has
+	// left, if that is not nil.
+	Ended struct {
+		History History
+		Left    *Leftover
+	}
+	// Cleared: what a job had left is removed, or is not going to be.
+	Cleared struct{ Job string }
+	// Forgotten: ended jobs leave the history, and what they have left.
 	Forgotten struct{ Jobs []History }
 	// WorkerSeen: a worker said hello.
 	WorkerSeen struct{ Worker Worker }
@@ -164,6 +176,7 @@ type Running struct {
 type Content struct {
 	Running []*Running // by Seq
 	History []History  // by Seq
+	Left    []Leftover // of jobs in History
 	Workers []Worker
 }
 

@@ -9,7 +9,7 @@ import "time"
 type Stage uint8
 
 // The stages. Plan and Commit have one task each. Abort follows in the place of
-// Commit when a job that has planned ends in any other way.
+// Commit when a job ends in any other way, unless no plan attempt can have prepared its output.
 const (
 	Plan Stage = iota
 	Map
@@ -39,6 +39,9 @@ type Worker struct {
 	Slots  int    // map attempts at once, and as many reduce attempts
 	Memory int64  // bytes for all attempts; 0: no limit
 	Local  []string
+	// Platform is what programs it runs, as GOOS/GOARCH; "": only those of jobs that
+	// run anywhere.
+	Platform string
 	// Running are attempts that it has, also those that are over but whose result
 	// nobody has taken or refused yet, and Outputs the map outputs. Both are all that it has: what
 	// is not in them and was believed to be there is lost.
@@ -53,6 +56,8 @@ type Job struct {
 	MaxSlots    int   // attempts at once; 0: no limit
 	TaskMemory  int64 // bytes an attempt takes of a worker's; 0: its share of a slot
 	MaxAttempts int   // per task; 0: Config.MaxAttempts
+	// Platform is that of the workers that can run it, as GOOS/GOARCH; "": all can.
+	Platform string
 }
 
 // Event is one of the structs below.
@@ -84,6 +89,8 @@ type (
 	JobAdded struct{ Job Job }
 	// JobCancelled: somebody wants it to end.
 	JobCancelled struct{ ID, Reason string }
+	// JobForgotten: what an ended job has left is not to be removed any more (see JobEnded.Left).
+	JobForgotten struct{ ID string }
 
 	// Finished: an attempt's result was accepted (see State.Offer).
 	Finished struct {
@@ -191,7 +198,11 @@ type (
 		Job       string
 		Error     string
 		Cancelled bool
+		// Left: but for stage Abort, which waits for a worker that can do it. JobCleared follows.
+		Left bool
 	}
+	// JobCleared: a job that ended with something left has come to the end of stage Abort.
+	JobCleared struct{ Job string }
 	// Note is something a job's user should know.
 	Note struct{ Job, Text string }
 	// SetAside: a worker gets nothing for a while, since so much failed there.
@@ -217,12 +228,12 @@ type Config struct {
 	// the stage are done. 1.5; 5 s. Negative: never.
 	Speculate      float64
 	SpeculateAfter time.Duration
-	// A worker with AsideFailures failed attempts within AsideWindow, of at least two different
+	// A worker with AsideFailures failed attempts within AsideWindow (of those that may be the program's own fault one a job), of at least two different
 	// tasks, is set aside for AsideFor. 5; 1 min; 1 min.
 	AsideFailures         int
 	AsideWindow, AsideFor time.Duration
 	// NoWorkers is how long jobs wait when there is no worker that could take
-	// their attempts, before they fail; 5 min.
+	// their attempts, before they fail, or end without their stage Abort; 5 min.
 	NoWorkers time.Duration
 	// LocalWait is how long a split waits for a worker near it, and a task that failed for
 	// another worker than the one where it did; 3 s. Negative: not at all.
@@ -241,23 +252,25 @@ func (WorkerSuspect) event()  {}
 func (WorkerDrain) event()    {}
 func (JobAdded) event()       {}
 func (JobCancelled) event()   {}
+func (JobForgotten) event()   {}
 func (Finished) event()       {}
 func (Failed) event()         {}
 func (OutputLost) event()     {}
 func (Progressed) event()     {}
 func (Tick) event()           {}
 
-func (Launch) action()   {}
-func (Adopted) action()  {}
-func (Stop) action()     {}
-func (Relocate) action() {}
-func (Reset) action()    {}
-func (Forget) action()   {}
-func (Left) action()     {}
-func (JobStage) action() {}
-func (JobEnded) action() {}
-func (Note) action()     {}
-func (SetAside) action() {}
+func (Launch) action()     {}
+func (Adopted) action()    {}
+func (Stop) action()       {}
+func (Relocate) action()   {}
+func (Reset) action()      {}
+func (Forget) action()     {}
+func (Left) action()       {}
+func (JobStage) action()   {}
+func (JobCleared) action() {}
+func (JobEnded) action()   {}
+func (Note) action()       {}
+func (SetAside) action()   {}
 
 var stageNames = [...]string{"plan", "map", "reduce", "commit", "abort"}
 

@@ -17,7 +17,7 @@ func (s *State) assign() {
 	for k := range s.queues {
 		q := &s.queues[k]
 		var skipped []*job
-		for len(q.jobs) > 0 && s.pools[k].any() {
+		for len(q.jobs) > 0 && s.all.pools[k].any() {
 			j := q.jobs[0]
 			if j.restored && s.settles || !s.place(j, k) {
 				// It may have gone from the queue by itself.
@@ -47,18 +47,19 @@ func (s *State) place(j *job, kind int) bool {
 	if s.placeAnywhere(j, st, kind) {
 		return true
 	}
-	return again && j.running[mapSlot] == 0 && s.pools[kind].best(j.TaskMemory, nil, nil) == nil &&
+	return again && j.running[mapSlot] == 0 && s.fleetOf(j).pools[kind].best(j.TaskMemory, nil, nil) == nil &&
 		s.giveWay(j, true) && s.placeAnywhere(j, st, kind)
 }
 
 func (s *State) placeAnywhere(j *job, st *stage, kind int) bool {
-	pool, need := s.pools[kind], j.TaskMemory
+	fleet := s.fleetOf(j)
+	pool, need := fleet.pools[kind], j.TaskMemory
 	tried := 0
 	for r := st.retries.next(0); r >= 0 && tried < manyRetries; r = st.retries.next(r + 1) {
 		tried++
 		i := st.taskAt(r)
 		not := st.tasks[i].avoid
-		if !s.usableBut(not) {
+		if !fleet.usableBut(not) {
 			not = nil
 		}
 		if w := pool.best(need, not, nil); w != nil {
@@ -78,7 +79,7 @@ func (s *State) placeAnywhere(j *job, st *stage, kind int) bool {
 			}
 		}
 		if st.nears > 0 {
-			if i, w, ok := j.paths.pair(s, st, need); ok {
+			if i, w, ok := j.paths.pair(fleet, st, need); ok {
 				s.launch(st, i, w, false)
 				return true
 			}
@@ -90,7 +91,7 @@ func (s *State) placeAnywhere(j *job, st *stage, kind int) bool {
 	}
 	i := st.taskAt(r)
 	if st.kind == Map && j.paths != nil {
-		if l := j.paths.home(s, i, need); l != nil {
+		if l := j.paths.home(fleet, i, need); l != nil {
 			w = l
 		}
 	}
@@ -168,14 +169,14 @@ func (s *State) speculate() {
 
 // copyOf launches copies of what is slow in a stage while there is room.
 func (s *State) copyOf(st *stage) {
-	k := kindOf(st.kind)
+	pool := s.fleetOf(st.job).pools[kindOf(st.kind)]
 	for a := st.copyable.first; a != nil; {
-		if st.job.full() || !s.pools[k].any() || a.started+s.patience(st) > s.now {
+		if st.job.full() || !pool.any() || a.started+s.patience(st) > s.now {
 			break
 		}
 		next := st.copyable.next(a)
 		if !a.claimed && !a.waits {
-			if w := s.pools[k].best(st.job.TaskMemory, a.w, nil); w != nil {
+			if w := pool.best(st.job.TaskMemory, a.w, nil); w != nil {
 				s.launch(st, a.task, w, true)
 			}
 		}

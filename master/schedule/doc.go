@@ -12,6 +12,10 @@
 // from those that run; jobs of one priority get equal numbers of slots. Memory is not kept free for a job
 // whose attempts take much: it may wait for as long as others fill the gaps.
 //
+// A job of a platform is given to workers of that platform alone. One that no worker could run, were it free,
+// waits for Config.NoWorkers and fails. Then, and in any other case in which nobody is there to do it, those who wait are told
+// of the job's end, and stage Abort is left until a worker comes.
+//
 // Map tasks go the longest first, and to workers near their input where one is free. Reduce tasks begin when every map
 // task has been committed and at most one output in twenty is missing: with many workers some output is
 // always being made again.
@@ -26,6 +30,9 @@
 //
 // A drained worker keeps its outputs until they were made elsewhere, or nobody needs them; if they can't be made
 // elsewhere, it stays until the job has ended.
+//
+// A plan attempt that was stopped or lost may have prepared the output, so a job that ends without a plan
+// aborts, too, if there was one.
 //
 // Cancelling comes too late once an attempt to publish the output has been launched.
 //

@@ -72,6 +72,7 @@ type modelJob struct {
 
 	loose  map[uint32]bool // outputs that may be made again
 	ended  bool
+	left   bool // it has ended but for stage Abort
 	stage  Stage
 	commit bool
 }
@@ -146,8 +147,22 @@ func (w *world) act(a Action) {
 		w.live(a.Job).stage = a.Stage
 	case JobEnded:
 		j := w.live(a.Job)
-		j.ended = true
+		if j.left || a.Left && j.stage != Abort {
+			w.fatalf("%+v at stage %s", a, j.stage)
+		}
+		j.ended, j.left = true, a.Left
 		w.ended(j, a)
+	case JobCleared:
+		j := w.live(a.Job)
+		if !j.left {
+			w.fatalf("%+v: there is nothing to clear", a)
+		}
+		j.left = false
+		for n := range w.runs {
+			if n.Job == a.Job {
+				w.fatalf("%+v, but %v runs", a, n)
+			}
+		}
 	case Left:
 		b := w.state[a.Worker]
 		if !b.draining || b.left {
@@ -178,7 +193,7 @@ func (w *world) act(a Action) {
 
 func (w *world) live(id string) *modelJob {
 	j := w.jobs[id]
-	if j == nil || j.ended {
+	if j == nil || j.ended && !j.left {
 		w.fatalf("an action for job %s, which has ended or never was", id)
 	}
 	return j
@@ -230,6 +245,9 @@ func (w *world) begins(worker string, n Attempt) {
 	}
 	if p.w.Memory > 0 && taken > p.w.Memory {
 		w.fatalf("%v begins at %s: %d of %d bytes", n, worker, taken, p.w.Memory)
+	}
+	if j.job.Platform != "" && j.job.Platform != p.w.Platform {
+		w.fatalf("%v of a job for %s begins at %s, which runs %q", n, j.job.Platform, worker, p.w.Platform)
 	}
 	if j.job.MaxSlots > 0 && ofJob > j.job.MaxSlots {
 		w.fatalf("%v begins as number %d of %d", n, ofJob, j.job.MaxSlots)
@@ -391,7 +409,7 @@ func (w *world) offer(p *proc, n Attempt, twice, later bool) {
 
 func (w *world) accepted(j *modelJob, p *proc, f Finished) {
 	n := f.Attempt
-	if j.ended {
+	if j.ended && (!j.left || n.Stage != Abort) {
 		w.fatalf("%v is taken after the end", n)
 	}
 	delete(w.runs, n)
@@ -521,12 +539,16 @@ func (w *world) again() {
 	var list []RestoredJob
 	for _, id := range w.names {
 		j := w.jobs[id]
-		if j.ended {
+		if j.ended && !j.left {
 			continue
 		}
 		r := RestoredJob{Job: j.job, StageAttempts: j.sa}
 		if j.stage == Abort {
 			r.Aborting, r.Cancelled, r.Ending = true, true, "cancelled"
+		}
+		if r.Left = j.left; r.Left {
+			list = append(list, r)
+			continue
 		}
 		whole := rapid.Bool().Draw(w.t, "whole journal")
 		for _, f := range j.journal {
@@ -549,9 +571,14 @@ func (w *world) again() {
 	w.follow(w.s.Restore(w.now, list))
 }
 
-func (w *world) addProc(id string) {
+// platform is one of two, or none.
+func (w *world) platform() string {
+	return rapid.SampledFrom([]string{"", "linux/amd64", "linux/arm64"}).Draw(w.t, "platform")
+}
+
+func (w *world) addProc(id, platform string) {
 	p := &proc{has: map[Attempt]bool{}, over: map[Attempt]bool{}, outputs: map[Attempt]bool{}}
-	p.w = Worker{ID: id, Slots: rapid.IntRange(1, 3).Draw(w.t, "slots")}
+	p.w = Worker{ID: id, Slots: rapid.IntRange(1, 3).Draw(w.t, "slots"), Platform: platform}
 	if rapid.Bool().Draw(w.t, "limited") {
 		p.w.Memory = 60
 	}
@@ -571,7 +598,7 @@ func (w *world) addJob() {
 	j := &modelJob{
 		job: Job{
 			ID: id, Priority: rapid.IntRange(0, 1).Draw(t, "priority"), MaxSlots: rapid.IntRange(0, 2).Draw(t, "max slots"),
-			TaskMemory: int64(rapid.SampledFrom([]int{0, 0, 20, 30}).Draw(t, "memory")),
+			TaskMemory: int64(rapid.SampledFrom([]int{0, 0, 20, 30}).Draw(t, "memory")), Platform: w.platform(),
 		},
 		splits:  rapid.SampledFrom([]int{0, 1, 2, 3, 5, 25}).Draw(t, "splits"),
 		parts:   rapid.IntRange(1, 4).Draw(t, "parts"),
@@ -680,7 +707,7 @@ func (w *world) step() {
 		}
 	case "worker":
 		if len(w.ids) < 6 {
-			w.addProc(fmt.Sprintf("w%d", len(w.ids)))
+			w.addProc(fmt.Sprintf("w%d", len(w.ids)), w.platform())
 		}
 	case "down": // its lease runs out; the process may live on
 		p.linked = false
@@ -790,10 +817,13 @@ func (w *world) calm() {
 		}
 		w.hello(p)
 	}
+	for _, platform := range []string{"linux/amd64", "linux/arm64"} { // there may be none of it
+		w.addProc(platform, platform)
+	}
 	for round := range 3000 {
 		busy := false
 		for _, id := range w.names {
-			busy = busy || !w.jobs[id].ended
+			busy = busy || !w.jobs[id].ended || w.jobs[id].left
 		}
 		if !busy {
 			return
@@ -839,7 +869,7 @@ func TestHistories(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) {
 			w := newWorld(t)
 			for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
-				w.addProc(fmt.Sprintf("w%d", i))
+				w.addProc(fmt.Sprintf("w%d", i), w.platform())
 			}
 			w.addJob()
 			for range rapid.IntRange(0, 120).Draw(t, "steps") {
@@ -853,10 +883,29 @@ func TestHistories(t *testing.T) {
 // check compares what is kept for speed with what it is made of.
 func (w *world) check() {
 	s := w.s
+	fleets := map[*fleet][2]int{} // members, and those of them that are usable
+	defer func() {
+		for _, f := range s.fleets {
+			if f.members == 0 || fleets[f] != [2]int{f.members, f.usable} {
+				w.fatalf("a fleet for %s counts %d members, %d usable: %v", f.platform, f.members, f.usable, fleets[f])
+			}
+		}
+		if len(fleets) != len(s.fleets) {
+			w.fatalf("%d fleets, workers are in %d", len(s.fleets), len(fleets))
+		}
+	}()
 	for _, id := range w.ids {
 		x := s.workers[id]
 		if x == nil {
 			continue
+		}
+		if x.fleet != nil {
+			c := fleets[x.fleet]
+			c[0]++
+			if x.usable() {
+				c[1]++
+			}
+			fleets[x.fleet] = c
 		}
 		held := 0
 		var used [kinds]int
@@ -967,7 +1016,7 @@ func (w *world) checkJob(j *job) {
 		if st == nil || j.restored && s.settles || j.full() {
 			continue
 		}
-		if st.open.count > 0 && s.pools[k].best(j.TaskMemory, nil, nil) != nil {
+		if st.open.count > 0 && s.fleetOf(j).pools[k].best(j.TaskMemory, nil, nil) != nil {
 			w.fatalf("%s: there is a slot and a task for it", j.ID)
 		}
 	}

@@ -74,11 +74,13 @@ type putOff struct {
 
 type job struct {
 	Job
-	seq     int
-	stage   Stage
-	planned bool
-	stages  [Abort + 1]*stage
-	paths   *paths // of map tasks; nil: no worker is near any
+	seq   int
+	stage Stage
+	// prepared: there may be something of its output, which Abort removes. A plan attempt that nobody
+	// hears of any more may have got so far, too; one that failed by itself has tidied up.
+	prepared bool
+	stages   [Abort + 1]*stage
+	paths    *paths // of map tasks; nil: no worker is near any
 
 	parts, width int      // reduce tasks, digests per map output
 	mapped       int      // map tasks that were ever committed
@@ -90,6 +92,7 @@ type job struct {
 	workers []*worker  // the same, in order
 
 	ended         bool
+	left          bool   // JobEnded was said, and Abort waits for a worker
 	ending        string // why it ends, when Abort has begun
 	cancelled     bool
 	restored      bool
@@ -332,7 +335,7 @@ func (s *State) want(st *stage, i uint32) {
 		return
 	}
 	how := uint8(queued)
-	if st.kind == Map && st.job.stage == Map && s.cfg.LocalWait > 0 && st.job.paths.anyNear(s, i) {
+	if st.kind == Map && st.job.stage == Map && s.cfg.LocalWait > 0 && st.job.paths.anyNear(s, st.job, i) {
 		how = near
 	}
 	s.enqueue(st, i, how)
@@ -444,7 +447,7 @@ func (s *State) shape(j *job, p *Planned) error {
 	case p.Partitions > s.cfg.MaxOutputs || n > 0 && width > s.cfg.MaxOutputs/n:
 		return fmt.Errorf("%d splits x %d partitions are more than %d: choose larger splits or fewer partitions", n, p.Partitions, s.cfg.MaxOutputs)
 	}
-	j.planned = true
+	j.prepared = true
 	j.parts, j.width = p.Partitions, width
 	st := newStage(j, Map, n)
 	j.stages[Map] = st
@@ -502,7 +505,7 @@ func (s *State) release(j *job) {
 	}
 }
 
-// finishWith ends a job that did not succeed. A job that has planned aborts first.
+// finishWith ends a job that did not succeed. A job that may have prepared its output aborts first.
 func (s *State) finishWith(j *job, why string, cancelled bool) {
 	if j.ended || j.stage == Abort {
 		return
@@ -515,7 +518,7 @@ func (s *State) finishWith(j *job, why string, cancelled bool) {
 	}
 	s.halt(j, why)
 	s.release(j)
-	if j.planned {
+	if j.prepared {
 		s.timers.stop(&j.noWorker)
 		s.checkCapable(j)
 		s.enter(j, Abort)
@@ -541,7 +544,11 @@ func (s *State) end(j *job) {
 		s.jobList = slices.DeleteFunc(s.jobList, func(j *job) bool { return j.ended })
 		s.gone = 0
 	}
-	s.emit(JobEnded{Job: j.ID, Error: j.ending, Cancelled: j.cancelled})
+	if j.left {
+		s.emit(JobCleared{Job: j.ID})
+	} else {
+		s.emit(JobEnded{Job: j.ID, Error: j.ending, Cancelled: j.cancelled})
+	}
 	if j.restored {
 		s.settled()
 	}
@@ -556,20 +563,34 @@ func (s *State) tooLong(j *job) {
 		s.timers.set(&j.noWorker, s.now+s.cfg.NoWorkers) // on workers that are about to leave
 		return
 	}
-	if j.stage == Abort {
-		s.emit(Note{Job: j.ID, Text: "what is left of its output was not removed: " + s.noWorkerText(j)})
-		s.end(j)
-		return
-	}
 	s.finishWith(j, s.noWorkerText(j), false)
+	if !j.ended {
+		s.leaveBehind(j)
+	}
+}
+
+// leaveBehind ends a job for those who wait for it, while its stage Abort waits for a worker.
+func (s *State) leaveBehind(j *job) {
+	s.emit(Note{Job: j.ID, Text: "what is left of its output will be removed when a worker is there: " + s.waitText(j)})
+	s.emit(JobEnded{Job: j.ID, Error: j.ending, Cancelled: j.cancelled, Left: true})
+	j.left = true
+	s.timers.stop(&j.noWorker)
+	// It may be for long.
+	clear(j.stages[:Abort])
+	j.paths, j.digests, j.losses, j.bad, j.doubts, j.idleOutputs, j.attemptsEnded = nil, nil, nil, nil, nil, nil, nil
 }
 
 // waitText says why no worker takes a job's attempts.
 func (s *State) waitText(j *job) string {
-	best := s.capacities.tree[1]
+	f := s.fleetOf(j)
+	best := f.capacities.tree[1]
 	switch {
 	case s.live == 0:
 		return "there is no worker"
+	case f == s.nobody:
+		return fmt.Sprintf("no worker runs %s programs", j.Platform)
+	case best.score == 0 && j.Platform != "":
+		return fmt.Sprintf("no worker that runs %s programs takes anything: those that are there (%d) leave or do not answer", j.Platform, f.members)
 	case best.score == 0:
 		return fmt.Sprintf("no worker takes anything: those that are there (%d) leave or do not answer", s.live)
 	default:
@@ -579,8 +600,11 @@ func (s *State) waitText(j *job) string {
 
 func (s *State) noWorkerText(j *job) string {
 	hint := "start a worker"
-	if s.capacities.tree[1].score > 0 {
+	switch f := s.fleetOf(j); {
+	case f.capacities.tree[1].score > 0:
 		hint = "start a larger worker, or submit it with less memory per task"
+	case s.live > 0 && f == s.nobody:
+		hint = "build it for the workers that there are, or start one that runs it"
 	}
 	return fmt.Sprintf("%s, for %s: %s", s.waitText(j), s.cfg.NoWorkers, hint)
 }

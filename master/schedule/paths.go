@@ -146,13 +146,13 @@ func (p *paths) least(st *stage, folder string) uint32 {
 	return best
 }
 
-// nearTo calls f for each group of workers near a path, the nearest first, until it returns false.
-func (s *State) nearTo(path string, f func(*group) bool) {
-	if len(s.groups) == 0 || path == "" {
+// nearTo calls do for each group of workers near a path, the nearest first, until it returns false.
+func (f *fleet) nearTo(path string, do func(*group) bool) {
+	if len(f.groups) == 0 || path == "" {
 		return
 	}
 	for {
-		if g := s.groups[path]; g != nil && !f(g) {
+		if g := f.groups[path]; g != nil && !do(g) {
 			return
 		}
 		if path == "" {
@@ -167,14 +167,18 @@ func (s *State) nearTo(path string, f func(*group) bool) {
 }
 
 // anyNear says whether a worker is near a split.
-func (p *paths) anyNear(s *State, i uint32) bool {
-	if p == nil || len(s.groups) == 0 {
+func (p *paths) anyNear(s *State, j *job, i uint32) bool {
+	if p == nil {
+		return false
+	}
+	f := s.fleetOf(j)
+	if len(f.groups) == 0 {
 		return false
 	}
 	path := p.splits[i].Path
 	if path != p.lastPath || s.groupChanges != p.lastGroups {
 		p.lastPath, p.lastGroups, p.lastNear = path, s.groupChanges, false
-		s.nearTo(path, func(*group) bool { p.lastNear = true; return false })
+		f.nearTo(path, func(*group) bool { p.lastNear = true; return false })
 	}
 	return p.lastNear
 }
@@ -192,12 +196,12 @@ func (p *paths) longest(st *stage, groups []*group) (uint32, bool) {
 }
 
 // pair looks for a waiting split and a worker near it that is free.
-func (p *paths) pair(s *State, st *stage, need int64) (uint32, *worker, bool) {
-	n := len(s.groupList)
+func (p *paths) pair(f *fleet, st *stage, need int64) (uint32, *worker, bool) {
+	n := len(f.groupList)
 	for k := range n {
 		// From where it was found last, since much is there as a rule.
-		at := (s.groupCursor + k) % n
-		g := s.groupList[at]
+		at := (f.groupCursor + k) % n
+		g := f.groupList[at]
 		if !g.pool.any() {
 			continue
 		}
@@ -207,7 +211,7 @@ func (p *paths) pair(s *State, st *stage, need int64) (uint32, *worker, bool) {
 		}
 		i := st.taskAt(int(r))
 		if w := g.pool.best(need, st.tasks[i].avoid, nil); w != nil {
-			s.groupCursor = at
+			f.groupCursor = at
 			return i, w, true
 		}
 	}
@@ -215,8 +219,8 @@ func (p *paths) pair(s *State, st *stage, need int64) (uint32, *worker, bool) {
 }
 
 // home returns a free worker near a split, or nil.
-func (p *paths) home(s *State, i uint32, need int64) (w *worker) {
-	s.nearTo(p.splits[i].Path, func(g *group) bool {
+func (p *paths) home(f *fleet, i uint32, need int64) (w *worker) {
+	f.nearTo(p.splits[i].Path, func(g *group) bool {
 		w = g.pool.best(need, nil, nil)
 		return w == nil
 	})

@@ -19,6 +19,8 @@ type RestoredJob struct {
 	Aborting  bool
 	Ending    string
 	Cancelled bool
+	// Left: JobEnded was said with Left. It needs no Planned.
+	Left bool
 }
 
 // Restore takes over what was going on before a restart, on a new State whose Config.Epoch is higher
@@ -43,15 +45,17 @@ func (s *State) restore(r *RestoredJob) {
 	if j == nil {
 		return
 	}
-	j.restored = true
+	j.restored, j.left = true, r.Left
 	s.checkCapable(j)
-	if r.Planned == nil {
+	j.prepared = true // by an attempt of the time before, perhaps
+	var err error
+	if r.Planned != nil {
+		err = s.shape(j, r.Planned)
+	} else if !r.Aborting && !r.Left {
 		s.enter(j, Plan)
 		return
 	}
-	err := s.shape(j, r.Planned)
-	if r.Aborting || err != nil {
-		j.planned = true
+	if r.Aborting || r.Left || err != nil {
 		j.ending, j.cancelled = r.Ending, r.Cancelled
 		if err != nil && j.ending == "" {
 			j.ending = err.Error()

@@ -127,7 +127,7 @@ func (r *scripted) flush() {
 }
 
 var eventWords = map[string]bool{
-	"tick": true, "expect": true, "up": true, "down": true, "suspect": true, "trust": true, "drain": true, "job": true, "cancel": true,
+	"tick": true, "expect": true, "up": true, "down": true, "suspect": true, "trust": true, "drain": true, "job": true, "cancel": true, "forgotten": true,
 	"planned": true, "done": true, "fail": true, "fail-for-good": true, "fail-infrastructure": true, "lost": true, "damaged": true, "progress": true,
 }
 
@@ -188,7 +188,7 @@ func (r *scripted) command(word string, args []string, line string) Event {
 		r.cfg.Epoch++
 		r.s = New(r.cfg)
 	case "restored":
-		j := RestoredJob{Job: Job{ID: arg(0), MaxSlots: num("max-slots")}, Ending: opt["ending"], Aborting: opt["ending"] != ""}
+		j := RestoredJob{Job: Job{ID: arg(0), MaxSlots: num("max-slots")}, Ending: opt["ending"], Aborting: opt["ending"] != "", Left: opt["left"] != ""}
 		if opt["splits"] != "" {
 			j.Planned = planned(t, opt)
 		}
@@ -231,7 +231,7 @@ func (r *scripted) command(word string, args []string, line string) Event {
 	case "expect":
 		return WorkerExpected{arg(0)}
 	case "up":
-		w := Worker{ID: arg(0), Name: opt["name"], Slots: 1, Memory: int64(num("memory"))}
+		w := Worker{ID: arg(0), Name: opt["name"], Slots: 1, Memory: int64(num("memory")), Platform: opt["platform"]}
 		if opt["slots"] != "" {
 			w.Slots = num("slots")
 		}
@@ -255,9 +255,11 @@ func (r *scripted) command(word string, args []string, line string) Event {
 	case "drain":
 		return WorkerDrain{arg(0)}
 	case "job":
-		return JobAdded{Job{ID: arg(0), Priority: num("priority"), MaxSlots: num("max-slots"), TaskMemory: int64(num("memory")), MaxAttempts: num("attempts")}}
+		return JobAdded{Job{ID: arg(0), Priority: num("priority"), MaxSlots: num("max-slots"), TaskMemory: int64(num("memory")), MaxAttempts: num("attempts"), Platform: opt["platform"]}}
 	case "cancel":
 		return JobCancelled{ID: arg(0), Reason: rest(1)}
+	case "forgotten":
+		return JobForgotten{ID: arg(0)}
 	case "planned":
 		return Finished{Attempt: r.attempt(arg(0)), Worker: at(), Planned: planned(t, opt)}
 	case "done":
@@ -508,8 +510,12 @@ func (r *scripted) action(a Action) string {
 		return "left " + a.Worker
 	case JobStage:
 		return "stage " + a.Job + " " + a.Stage.String()
+	case JobCleared:
+		return "cleared " + a.Job
 	case JobEnded:
 		switch {
+		case a.Left:
+			return "end " + a.Job + " with something left: " + a.Error
 		case a.Cancelled:
 			return "end " + a.Job + " cancelled: " + a.Error
 		case a.Error != "":

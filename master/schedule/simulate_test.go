@@ -127,7 +127,11 @@ func simulate(sc scenario) outcome {
 		id := fmt.Sprintf("job%d", i)
 		m.after(time.Duration(i)*sc.every, func() {
 			m.jobs[id] = &simJob{planned: m.plan()}
-			m.tell(JobAdded{Job{ID: id, TaskMemory: int64(sc.lanes)}})
+			j := Job{ID: id, TaskMemory: int64(sc.lanes)}
+			if i%2 == 0 {
+				j.Platform = "linux/amd64"
+			}
+			m.tell(JobAdded{j})
 		})
 	}
 	m.exp(sc.drain, m.drainOne)
@@ -170,7 +174,7 @@ func (m *simulation) plan() *Planned {
 
 func (m *simulation) join() {
 	m.names++
-	p := &simWorker{w: Worker{ID: fmt.Sprintf("w%d", m.names), Slots: m.slots, Memory: m.memory}, has: map[Attempt]int{}}
+	p := &simWorker{w: Worker{ID: fmt.Sprintf("w%d", m.names), Slots: m.slots, Memory: m.memory, Platform: "linux/amd64"}, has: map[Attempt]int{}}
 	if m.racks > 0 {
 		p.w.Local = []string{fmt.Sprintf("/rack%d", m.names%m.racks)}
 	}

@@ -26,15 +26,12 @@ type State struct {
 	workerList []*worker // in the order of arrival
 	indices    int
 	freeIndex  []int
-	groups     map[string]*group
-	groupList  []*group
-	// groupChanges counts changes of groups; groupCursor is where paths.pair looks first.
+	all        *fleet            // all workers
+	fleets     map[string]*fleet // those of a platform, if there are any
+	nobody     *fleet            // of a platform that no worker has
+	// groupChanges counts changes of the groups of all fleets.
 	groupChanges uint64
-	groupCursor  int
-	pools        [kinds]*pool
-	capacities   *pool
 	live         int // workers that have said hello
-	usable       int // those that may be given something
 	aside        int
 	expected     int
 	leavers      []*worker // may have nothing left
@@ -87,14 +84,14 @@ func New(cfg Config) *State {
 	orDefault(&cfg.MaxTasks, defaultMaxTasks)
 	orDefault(&cfg.MaxOutputs, defaultMaxOutputs)
 	s := &State{
-		cfg:        cfg,
-		jobs:       map[string]*job{},
-		workers:    map[string]*worker{},
-		groups:     map[string]*group{},
-		capacities: newPool(mapSlot),
+		cfg:     cfg,
+		jobs:    map[string]*job{},
+		workers: map[string]*worker{},
+		all:     newFleet(""),
+		fleets:  map[string]*fleet{},
+		nobody:  newFleet(""),
 	}
-	for k := range s.pools {
-		s.pools[k] = newPool(k)
+	for k := range s.queues {
 		s.queues[k].kind = k
 	}
 	s.settle.fire = func(s *State) { s.settles = false }
@@ -164,6 +161,10 @@ func (s *State) handle(e Event) {
 		}
 	case JobCancelled:
 		s.cancel(e)
+	case JobForgotten:
+		if j := s.jobs[e.ID]; j != nil && j.left {
+			s.end(j)
+		}
 	case Finished:
 		s.finished(e)
 	case Failed:
@@ -360,7 +361,15 @@ func (s *State) stop(a *attempt, why string) {
 	if a.w != nil {
 		s.emit(Stop{Worker: a.w.ID, Attempt: a.name(), Reason: why})
 	}
+	s.silenced(a.st)
 	s.drop(a)
+}
+
+// silenced notes that nobody will hear what an attempt has done.
+func (s *State) silenced(st *stage) {
+	if st.kind == Plan {
+		st.job.prepared = true
+	}
 }
 
 // lose notes that an attempt is gone through no fault of its own.
@@ -371,6 +380,7 @@ func (s *State) lose(a *attempt, why string) {
 	}
 	st, t, i := a.st, &a.st.tasks[a.task], a.task
 	s.remember(a, "lost", why)
+	s.silenced(st)
 	s.drop(a)
 	st.lost++
 	t.lost++
@@ -435,8 +445,9 @@ func (s *State) failedEvent(e Failed) {
 		s.spent(st, i, true, fmt.Sprintf("%s: %s", st.label(i), e.Error))
 		return
 	}
-	s.blame(w, st, i, e.Error)
+	s.blame(w, st, i, e.Infrastructure, e.Error)
 	if e.Infrastructure {
+		s.silenced(st)
 		st.lost++
 		t.lost++
 		if !s.spent(st, i, int(t.lost) > s.cfg.MaxLost, fmt.Sprintf("%s was lost %s in a row, at last at worker %s: %s", st.label(i), times(t.lost), w.label(), e.Error)) {
@@ -452,9 +463,17 @@ func (s *State) failedEvent(e Failed) {
 	}
 }
 
-// blame counts a failure against a worker.
-func (s *State) blame(w *worker, st *stage, i uint32, why string) {
-	f := failure{s.now, st.job.seq, st.kind, i}
+// blame counts a failure against a worker. Of failures that may be the program's own, each job's
+// counts once: a faulty program must not take workers from others.
+func (s *State) blame(w *worker, st *stage, i uint32, infrastructure bool, why string) {
+	f := failure{s.now, st.job.seq, st.kind, i, infrastructure}
+	if !infrastructure {
+		for _, g := range w.failures {
+			if g.job == f.job && !g.infrastructure && s.now-g.at <= s.cfg.AsideWindow {
+				return
+			}
+		}
+	}
 	w.failures = append(w.failures, f)
 	n := len(w.failures)
 	if n > s.cfg.AsideFailures {
@@ -536,7 +555,7 @@ func (s *State) commit(st *stage, i uint32, number uint32, epoch uint64, w *work
 	switch st.kind {
 	case Plan:
 		if err := s.shape(j, e.Planned); err != nil {
-			j.planned = true // there may be something to remove
+			j.prepared = true
 			s.finishWith(j, err.Error(), false)
 			return
 		}
@@ -856,7 +875,7 @@ func (s *State) outputLost(e OutputLost) {
 			j.bad = map[won]struct{}{}
 		}
 		j.bad[won{i, t.winNumber, t.winEpoch}] = struct{}{}
-		s.blame(w, st, i, e.Error)
+		s.blame(w, st, i, true, e.Error)
 	}
 	s.loseOutput(st, i, fmt.Sprintf("worker %s: %s", w.label(), e.Error))
 }

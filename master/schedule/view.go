@@ -208,14 +208,14 @@ func (s *State) waiting(j *job) string {
 		return "the master has just started and waits for its workers"
 	}
 	for k := range s.queues {
-		st := j.candidate(k)
+		st, pool := j.candidate(k), s.fleetOf(j).pools[k]
 		switch {
 		case st == nil:
 		case st.pending() == 0 && st.done < len(st.tasks):
 			return "what failed is tried again in a moment: " + st.lastError
-		case !s.pools[k].any():
+		case !pool.any():
 			return "all slots are taken"
-		case st.pending() > 0 && s.pools[k].best(j.TaskMemory, nil, nil) == nil:
+		case st.pending() > 0 && pool.best(j.TaskMemory, nil, nil) == nil:
 			return "no worker has enough memory free now"
 		}
 	}

@@ -30,8 +30,10 @@ type worker struct {
 	asideTimer                        timer
 	failures                          []failure // the last ones
 
-	seats  [kinds][]seat // in the pools of all workers, and of its groups
-	groups []*group
+	seats  [kinds][]seat // in the pools of its fleets, and of its groups
+	fleet  *fleet        // of its platform; nil: it has none
+	groups []*group      // in State.all
+	also   []*group      // the same in fleet
 
 	// held are outputs that it was given; those that are still there have it as home.
 	held  []heldOutput
@@ -43,6 +45,8 @@ type failure struct {
 	job   int
 	stage Stage
 	task  uint32
+	// infrastructure: it was no fault of a program.
+	infrastructure bool
 }
 
 type heldOutput struct {
@@ -50,7 +54,7 @@ type heldOutput struct {
 	task uint32
 }
 
-// group is the workers near a folder.
+// group is the workers of a fleet near a folder.
 type group struct {
 	folder  string
 	pool    *pool // of map slots
@@ -94,12 +98,7 @@ func (w *worker) room(kind int) room {
 // moved tells the pools what a worker has now.
 func (s *State) moved(w *worker) {
 	if u := w.usable(); u != w.counted {
-		w.counted = u
-		if u {
-			s.usable++
-		} else {
-			s.usable--
-		}
+		s.count(w, u)
 	}
 	for k := range w.seats {
 		r := w.room(k)
@@ -154,6 +153,7 @@ func (s *State) configure(w *worker, spec Worker) {
 		s.expected--
 		s.live++
 	}
+	s.enlist(w, spec.Platform)
 	w.Name, w.Slots, w.Memory = spec.Name, max(spec.Slots, 1), max(spec.Memory, 0)
 	w.suspect = false
 	w.Local = nil
@@ -163,20 +163,9 @@ func (s *State) configure(w *worker, spec Worker) {
 			w.Local = append(w.Local, l)
 		}
 	}
-	for k := range w.seats {
-		w.seats[k] = append(w.seats[k], s.pools[k].join(w))
-	}
-	for _, l := range w.Local {
-		g := s.groups[l]
-		if g == nil {
-			g = &group{folder: l, pool: newPool(mapSlot)}
-			s.groupChanges++
-			s.groups[l] = g
-			s.groupList = append(s.groupList, g)
-		}
-		g.members++
-		w.groups = append(w.groups, g)
-		w.seats[mapSlot] = append(w.seats[mapSlot], g.pool.join(w))
+	w.groups = s.seat(s.all, w)
+	if w.fleet != nil {
+		w.also = s.seat(w.fleet, w)
 	}
 	s.setCapacity(w, w.capacity())
 	s.moved(w)
@@ -189,22 +178,20 @@ func (s *State) unseat(w *worker) {
 		}
 		w.seats[k] = nil
 	}
-	for _, g := range w.groups {
-		g.members--
-		if g.members == 0 {
-			s.groupChanges++
-			delete(s.groups, g.folder)
-			s.groupList = slices.DeleteFunc(s.groupList, func(x *group) bool { return x == g })
-		}
-	}
+	s.ungroup(s.all, w.groups)
 	w.groups = nil
+	if w.fleet != nil {
+		s.ungroup(w.fleet, w.also)
+		w.also = nil
+	}
 }
 
 func (s *State) setCapacity(w *worker, r room) {
-	s.capacities.widen(w.index)
-	was := s.capacities.tree[1]
-	s.capacities.set(w.index, r)
-	if now := s.capacities.tree[1]; now != was {
+	changed := s.all.setCapacity(w, r)
+	if w.fleet != nil && w.fleet.setCapacity(w, r) {
+		changed = true
+	}
+	if changed {
 		for _, j := range s.jobList {
 			s.checkCapable(j)
 		}
@@ -213,13 +200,13 @@ func (s *State) setCapacity(w *worker, r room) {
 
 // capable says whether a worker is there that could run a job's attempts, had it nothing else to do.
 func (s *State) capable(j *job) bool {
-	best := s.capacities.tree[1]
+	best := s.fleetOf(j).capacities.tree[1]
 	return best.score > 0 && (j.TaskMemory <= 0 || best.mem >= j.TaskMemory)
 }
 
 func (s *State) checkCapable(j *job) {
 	switch {
-	case j.ended:
+	case j.ended, j.left:
 	case s.capable(j):
 		s.timers.stop(&j.noWorker)
 	case j.noWorker.index == 0:
@@ -227,9 +214,9 @@ func (s *State) checkCapable(j *job) {
 	}
 }
 
-// usableBut says whether there is a usable worker other than w.
-func (s *State) usableBut(w *worker) bool {
-	n := s.usable
+// usableBut says whether a fleet has a usable worker other than w.
+func (f *fleet) usableBut(w *worker) bool {
+	n := f.usable
 	if w != nil && w.counted {
 		n--
 	}
@@ -406,9 +393,9 @@ func (s *State) workerDown(w *worker) {
 		s.timers.stop(&w.asideTimer)
 	}
 	if w.counted {
-		w.counted = false
-		s.usable--
+		s.count(w, false)
 	}
+	s.enlist(w, "")
 	w.expected = true // so that nothing is given to it while its attempts are seen to
 	delete(s.workers, w.ID)
 	why := "worker " + w.label() + " is gone"

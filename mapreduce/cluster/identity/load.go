@@ -177,7 +177,11 @@ func (f *files) read() error {
 
 func missing(path string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: make certificates with 'quern certs', and copy %s of the role", err, filepath.Base(path))
+		file := filepath.Base(path)
+		if role := strings.TrimSuffix(strings.TrimSuffix(file, ".pem"), "-key"); checkRole(role) == nil {
+			file += " of the role " + role
+		}
+		return fmt.Errorf("%w: make certificates with 'quern certs', and copy %s", err, file)
 	}
 	return err
 }
