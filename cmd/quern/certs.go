@@ -7,9 +7,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/quernmr/quern/internal/membership"
@@ -67,7 +69,7 @@ itself; running processes take them up without a restart once they are copied.`,
 						return certsError(err)
 					}
 				}
-				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: the certificates of %v are new; copy them to their hosts\n", dir, identity.Roles())
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: the certificates of %s are new; copy them to their hosts\n", dir, rolesText())
 				return err
 			}
 			if err := identity.Create(dir, o); err != nil {
@@ -76,7 +78,7 @@ itself; running processes take them up without a restart once they are copied.`,
 			if err := makeSecrets(dir); err != nil {
 				return certsError(err)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: an authority, certificates of %v, a key for the gossip, and a token\n", dir, identity.Roles())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: an authority, certificates of %s, a key for the gossip, and a token\n", dir, rolesText())
 			return err
 		},
 	}
@@ -89,14 +91,29 @@ itself; running processes take them up without a restart once they are copied.`,
 	return cmd
 }
 
-// certsError says what to do where an authority is there already. Other errors are what they
-// are: they are about files of ours, and no inputs of a job.
+// rolesText lists the roles in words.
+func rolesText() string {
+	roles := identity.Roles()
+	last := len(roles) - 1
+	return strings.Join(roles[:last], ", ") + " and " + roles[last]
+}
+
+// certsError sees what is wrong with a question: there is an authority already, or none, or the error is about no
+// file at all, and so about a role or a name. Files that can't be read or written are ours,
+// and no inputs of a job.
 func certsError(err error) error {
+	path, onFile := failedPath(err)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, identity.ErrExists):
 		return &usageError{err, "--issue makes another certificate of it, --renew new ones"}
+	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) == identity.CAFile:
+		return &usageError{err, "'quern certs DIR' makes an authority, which --issue and --renew need"}
+	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) == identity.CAKeyFile:
+		return &usageError{err: err}
+	case !onFile:
+		return &usageError{err: err}
 	}
 	return errors.New(oneLine(err))
 }

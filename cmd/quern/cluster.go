@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -57,6 +58,7 @@ func (s *clusterSettings) dial(ctx context.Context, told func(string)) (*cluster
 	}
 	o := cluster.DialOptions{Certs: s.Certs, Token: s.Token, Version: thisBuild().Version}
 	if told != nil {
+		o.Away = func(err error) { told(oneLine(err) + "; the master is away, and we try again for a while") }
 		o.Lost = func(err error) { told(oneLine(err) + "; the job goes on without us, and we try again") }
 	}
 	return cluster.Dial(ctx, s.Master, o)
@@ -148,11 +150,8 @@ type jobError struct {
 }
 
 func (e *jobError) Error() string {
-	text, s := e.err.Unwrap().Error(), e.err.Status
-	if s.GetError() != "" {
-		text += ": " + s.GetError()
-	}
-	return fmt.Sprintf("%s (job %s)", text, shortID(s.GetJob()))
+	id := e.err.Status.GetJob()
+	return strings.TrimSuffix(e.err.Error(), "(job "+id+")") + "(job " + shortID(id) + ")"
 }
 
 func (e *jobError) Unwrap() error { return e.err }
@@ -164,6 +163,18 @@ func (e *jobError) code() int {
 		return exitCancelled
 	}
 	return e.places.exitCodeOfText(e.err.Status.GetError())
+}
+
+// byProgram is in the error of a job a task of which failed as often as it may. Of errors that would come
+// again, such as a malformed line, the master says what they are, and not how often they came.
+var byProgram = regexp.MustCompile(`^(?:\w+ task \d+|the \w+ task) failed (?:once|\d+ times), at last at worker `)
+
+// hint says where to look for more about the job; "": nowhere.
+func (e *jobError) hint() string {
+	if errors.Is(e.err, cluster.ErrCancelled) || !byProgram.MatchString(e.err.Status.GetError()) {
+		return ""
+	}
+	return "'quern logs --failed " + shortID(e.err.Status.GetJob()) + "' prints what its programs wrote"
 }
 
 // ms returns a time of the control plane.

@@ -345,3 +345,27 @@ func TestClusterRunsPrograms(t *testing.T) {
 		t.Errorf("%v, rows %q", err, rows)
 	}
 }
+
+// A submit that was killed leaves a folder, which the next one removes.
+func TestSubmitSweeps(t *testing.T) {
+	t.Parallel()
+	temp := t.TempDir()
+	left := filepath.Join(temp, "quern-submit-1")
+	if err := os.Mkdir(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"alive", "program"} {
+		if err := os.WriteFile(filepath.Join(left, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(left, old, old); err != nil {
+		t.Fatal(err)
+	}
+	o := run(t, call{args: []string{"submit", "../../jobs"}, env: append(forGo(t), "TMPDIR="+temp)})
+	o.failure(t, exitUsage, "package main is wanted")
+	if names := entries(t, temp); len(names) != 0 {
+		t.Errorf("left: %q", names)
+	}
+}

@@ -5,11 +5,14 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,6 +65,8 @@ func TestSubmitRefuses(t *testing.T) {
 		{"slots", []string{"wordcount", in, "-o", "/o", "--max-slots=-1"}, "", exitUsage, []string{"--max-slots -1"}},
 		{"priority", []string{"wordcount", in, "-o", "/o", "--priority=3000000000"}, "", exitUsage, []string{"--priority"}},
 		{"environment of a job", []string{"wordcount", in, "-o", "/o", "--env", "A=b"}, "", exitUsage, []string{"--env", "Go programs"}},
+		{"little memory", []string{"wordcount", in, "-o", "/o", "--task-memory=31MiB"}, "", exitUsage, []string{"--task-memory 31MiB", "32 MiB"}},
+		{"little time", []string{"wordcount", in, "-o", "/o", "--task-timeout=900ms"}, "", exitUsage, []string{"--task-timeout 900ms", "1s"}},
 		{"detach and explain", []string{"wordcount", in, "-o", "/o", "--explain", "--detach"}, "", exitUsage, []string{"--explain"}},
 		{"no such package", []string{"./nowhere"}, "", exitUsage, []string{"./nowhere"}},
 		{"a Go file", []string{"cluster_test.go"}, "", exitUsage, []string{"name the folder"}},
@@ -190,6 +195,9 @@ func TestClusterExitCodes(t *testing.T) {
 		says   []string
 	}{
 		{"failed", func(f *fakeMaster) { f.statuses = []*api.JobStatus{failedStatus("map task 0: in.csv:2: bad")} }, nil, "", exitFailed, []string{"the job failed: map task 0: in.csv:2: bad (job 0123456789ab)"}},
+		{"failed by its program", func(f *fakeMaster) {
+			f.statuses = []*api.JobStatus{failedStatus("map task 0 failed 4 times, at last at worker w1: exit status 3")}
+		}, nil, "", exitFailed, []string{"exit status 3", "\nhint: 'quern logs --failed 0123456789ab'"}},
 		{"input", func(f *fakeMaster) {
 			f.statuses = []*api.JobStatus{failedStatus("the plan task: input: " + in + " does not exist; check the name")}
 		}, nil, "", exitInput, []string{in}},
@@ -198,11 +206,12 @@ func TestClusterExitCodes(t *testing.T) {
 		}, nil, "", exitOutput, []string{"/o"}},
 		{"cancelled", func(f *fakeMaster) { f.statuses = []*api.JobStatus{cancelled} }, nil, "", exitCancelled, []string{"the job was cancelled: by ann"}},
 		{"nobody there", nil, []string{"--master=127.0.0.1:1"}, "", exitCluster, []string{"no master answers at 127.0.0.1:1: dial tcp", "quern master"}},
-		{"other version", func(f *fakeMaster) { f.protocol = 77 }, nil, "", exitCluster, []string{"77", "1.2.3"}},
+		{"other protocol", func(f *fakeMaster) { f.protocol, f.version = 77, "1.2.3" }, nil, "", exitCluster, []string{"77", "1.2.3"}},
+		{"other version", func(f *fakeMaster) { f.version = "1.2.3" }, nil, "", exitCluster, []string{"1.2.3", "9.8.7"}},
 		{"no token", func(f *fakeMaster) { f.token = "abc" }, nil, "", exitRefused, []string{"the master refuses access: the token is none of ours"}},
 		{"wrong token", func(f *fakeMaster) { f.token = "abc" }, []string{"--token=x"}, "", exitRefused, []string{"none of ours"}},
 		{"token", func(f *fakeMaster) { f.token = "abc" }, nil, "QUERN_TOKEN=abc", exitOK, nil},
-		{"another machine", nil, []string{"--master=192.0.2.1"}, "", exitRefused, []string{"192.0.2.1:7119", "--certs"}},
+		{"another machine", nil, []string{"--master=192.0.2.1"}, "", exitRefused, []string{"quern: 192.0.2.1:7119 is another machine", "--certs"}},
 		{"no certificates in the folder", nil, []string{"--certs=" + t.TempDir()}, "", exitUsage, []string{"ca.pem", "quern certs"}},
 		{"address", nil, []string{"--master=http://x"}, "", exitFailed, []string{"http://x"}},
 	} {
@@ -228,6 +237,10 @@ func TestClusterExitCodes(t *testing.T) {
 	for _, args := range [][]string{{"status", "zz"}, {"cancel", "zz"}, {"logs", "zz"}, {"worker", "--drain", "zz"}} {
 		at(t, f, args...).failure(t, exitUsage, "zz")
 	}
+	at(t, f, "status", "zz").failure(t, exitUsage, "hint: 'quern history'")
+	at(t, f, "status", "8").failure(t, exitUsage, `"8" begins 2 jobs`)
+	at(t, f, "logs", "01", "map", "4").failure(t, exitUsage, "map 0 to map 3", "quern logs --help")
+	at(t, f, "logs", "01", "plan", "1").failure(t, exitUsage, "plan 0 alone")
 	for _, args := range [][]string{{"status"}, {"cancel", "a", "b"}, {"logs"}, {"logs", "01", "mop", "3"}, {"jobs", "x"}, {"workers", "x"}, {"history", "--limit=0"}, {"worker", "x"}, {"master", "x"}, {"certs"}} {
 		at(t, f, args...).failure(t, exitUsage, "see 'quern "+args[0])
 	}
@@ -283,12 +296,13 @@ func TestClusterLists(t *testing.T) {
 		{[]string{"jobs"}, []string{"0123456789ab  wordcount  mapping  3/4 splits, 0/2 parts  1.5s"}, "done"},
 		{[]string{"history"}, []string{"mapping", "done", "7 rows"}, ""},
 		{[]string{"status", "01"}, []string{fakeJob, "mapping", "3 of 4 done, 1 running, 1 attempts failed", "0 of 2 done, 2 attempts lost", "750 B of 1.0 kB", "40 emitted, 30 after combining", "20 pairs folded by the kernel, 9 in user space, 1 pulled", "- a reason", "- a note", "1 split read again"}, ""},
-		{[]string{"status", "01", "--tasks"}, []string{"map 0  0        w1", "running (50 %)", "map 1"}, "id1"},
+		{[]string{"status", "01", "--tasks"}, []string{"map 0  0        w1", "running (50 %)", "  exit status 3\n", "map 1"}, "second"},
 		{[]string{"logs", "01"}, []string{"== map 0, attempt 0, on w1 ==\none\ntwo\n== map 1, attempt 0, on w1 ==\nthree\n"}, ""},
 		{[]string{"logs", "01", "map", "1"}, []string{"three"}, "one"},
 		{[]string{"logs", "01", "map-1"}, []string{"three"}, "one"},
 		{[]string{"cancel", "01", "--reason", "r"}, []string{"job 0123456789ab: cancelled"}, ""},
-		{[]string{"workers"}, []string{"w1", "10.0.0.1:7120", "live", "1 of 2", "1.0 GiB", "the kernel folds on eth0: it can", "gone", "w2?[1m"}, "\x1b"},
+		{[]string{"workers"}, []string{"w1", "10.0.0.1:7120", "live", "1 of 2", "1.0 GiB", "the kernel folds on eth0: it can"}, "gone"},
+		{[]string{"workers", "--all"}, []string{"w1", "gone", "w2?[1m"}, "\x1b"},
 	} {
 		o := at(t, f, c.args...)
 		got := o.success(t)
@@ -319,6 +333,42 @@ func TestClusterLists(t *testing.T) {
 	at(t, f, "worker", "--drain", "w1").failure(t, exitUsage, "2 workers are named w1")
 	if got := at(t, f, "worker", "--drain", "id3").success(t); got != "worker id3 has left\n" || !slices.Equal(f.drained, []string{"id3"}) {
 		t.Errorf("drain: %q, %q", got, f.drained)
+	}
+}
+
+func TestNoJobs(t *testing.T) {
+	t.Parallel()
+	f := newFakeMaster(t)
+	f.workers = []*api.WorkerStatus{{Worker: "id2", Name: "w2", State: "gone"}}
+	for text, args := range map[string][]string{
+		"nothing was written":    {"logs", "01", "map", "2"}, // its log is empty
+		"no worker is there":     {"workers"},
+		"no job is running; 'qu": {"jobs"},
+	} {
+		if o := at(t, f, args...); o.success(t) != "" || !strings.HasPrefix(o.stderr, "quern: "+text) || strings.Count(o.stderr, "\n") != 1 {
+			t.Errorf("%q: stdout %q, stderr %q", args, o.stdout, o.stderr)
+		}
+	}
+	o := at(t, f, "jobs")
+	if got := o.success(t); got != "" || o.stderr != "quern: no job is running; 'quern history' lists those that ended\n" {
+		t.Errorf("stdout %q, stderr %q", got, o.stderr)
+	}
+	o = at(t, f, "jobs", "--json")
+	if got := o.success(t); !strings.Contains(got, `"jobs"`) || o.stderr != "" {
+		t.Errorf("--json: stdout %q, stderr %q", got, o.stderr)
+	}
+}
+
+// A master that is started anew between two calls of a submission is waited for.
+func TestSubmitWhileMasterAway(t *testing.T) {
+	t.Parallel()
+	f := newFakeMaster(t)
+	f.away = 4
+	o := at(t, f, "submit", "wordcount", file(t, "in.txt", words), "-o", "/o", "--upload", "--detach")
+	o.success(t)
+	f.submitted(t)
+	if strings.Count(o.stderr, "the master is away") != 1 {
+		t.Errorf("stderr %q", o.stderr)
 	}
 }
 
@@ -368,7 +418,9 @@ func TestJobText(t *testing.T) {
 		want string
 	}{
 		{mapping, "reading 75 %, 3 of 4 splits, 750 B of 1.0 kB, 1 at a time, 1 attempt failed, 2 attempts lost, 1 split read again"},
-		{waiting, "waiting for workers, waiting: there is no worker"},
+		{waiting, "waiting: there is no worker"},
+		{&api.JobStatus{State: api.JobState_JOB_QUEUED}, "waiting for workers"},
+		{&api.JobStatus{State: api.JobState_JOB_COMMITTING, Waiting: "the disk is full"}, "publishing the result, waiting: the disk is full"},
 		{reducing, "writing, 2 of 5 parts, 1,234 rows written"},
 		{&api.JobStatus{State: api.JobState_JOB_PLANNING}, "looking at the input"},
 		{&api.JobStatus{State: api.JobState_JOB_COMMITTING}, "publishing the result"},
@@ -383,7 +435,7 @@ func TestJobText(t *testing.T) {
 		b.showJob(s)
 	}
 	b.hide()
-	for _, s := range []string{"j: waiting for workers", "j: reading, 3 of 4 splits", "j: writing, 2 of 5 parts"} {
+	for _, s := range []string{"j: waiting: there is no worker", "j: reading, 3 of 4 splits", "j: writing, 2 of 5 parts"} {
 		if !strings.Contains(out.String(), s) {
 			t.Errorf("%q was not shown: %q", s, out.String())
 		}
@@ -446,7 +498,9 @@ func TestTokens(t *testing.T) {
 func TestCerts(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "c")
-	quern(t, "certs", dir).success(t)
+	if got := quern(t, "certs", dir).success(t); !strings.Contains(got, "certificates of master, worker and client,") {
+		t.Errorf("it says %q", got)
+	}
 	for _, name := range []string{"ca.pem", "ca-key.pem", "master.pem", "worker-key.pem", "client.pem", keyringFile, tokensFile, tokenFile} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
@@ -460,12 +514,16 @@ func TestCerts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	quern(t, "certs", dir, "--renew").success(t)
+	if got := quern(t, "certs", dir, "--renew").success(t); !strings.Contains(got, "of master, worker and client are new") {
+		t.Errorf("it says %q", got)
+	}
+	quern(t, "certs", t.TempDir(), "--renew").failure(t, exitUsage, "ca.pem", "hint: 'quern certs DIR'")
+	quern(t, "certs", file(t, "f", "")).failure(t, exitFailed, "not a directory")
 	if after, err := os.ReadFile(filepath.Join(dir, "worker.pem")); err != nil || string(after) == string(before) {
 		t.Errorf("not renewed: %v", err)
 	}
 	quern(t, "certs", dir, "--issue", "client", "--name", "ann").success(t)
-	quern(t, "certs", dir, "--issue", "client", "--name", "ann").failure(t, exitFailed, "ann has a token")
+	quern(t, "certs", dir, "--issue", "client", "--name", "ann").failure(t, exitUsage, "ann has a token")
 	quern(t, "certs", dir, "--issue", "worker", "--name", "w1").success(t)
 	if _, err := os.Stat(filepath.Join(dir, "w1", tokensFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a worker got the tokens: %v", err)
@@ -475,10 +533,8 @@ func TestCerts(t *testing.T) {
 	if err != nil || ownErr != nil || len(tokens) != 2 || tokens["ann"] != own || len(own) < 32 {
 		t.Errorf("%v %v: ann's token is %q of %v", err, ownErr, own, tokens)
 	}
-	for _, args := range [][]string{{"--issue", "king", "--name", "x"}, {"--issue", "worker"}, {"--name", "x"}, {"--issue", "worker", "--name", "x", "--renew"}, {"--validity=-1h"}} {
-		if o := quern(t, append([]string{"certs", dir}, args...)...); o.code == 0 {
-			t.Errorf("%q is taken", args)
-		}
+	for _, args := range [][]string{{"--issue", "king", "--name", "x"}, {"--issue", "worker", "--name", "../evil"}, {"--issue", "worker"}, {"--name", "x"}, {"--issue", "worker", "--name", "x", "--renew"}, {"--validity=-1h"}} {
+		quern(t, append([]string{"certs", dir}, args...)...).failure(t, exitUsage)
 	}
 }
 
@@ -494,15 +550,61 @@ func TestDaemonFlags(t *testing.T) {
 		{[]string{"master", "--bind=0.0.0.0"}, []string{"--bind 0.0.0.0", "certificates"}},
 		{[]string{"master", "--bind=here"}, []string{`"here" is no IP address`}},
 		{[]string{"master", "--lease=-1s"}, []string{"--lease"}},
+		{[]string{"master", "--lease=199ms"}, []string{"--lease 199ms", "200ms"}},
 		{[]string{"master", "--certs", certs}, []string{keyringFile, "quern certs"}},
 		{[]string{"master", "--tokens", filepath.Join(certs, "none")}, []string{"none"}},
 		{[]string{"worker", "--advertise=10.0.0.1"}, []string{"--advertise 10.0.0.1", "certificates"}},
 		{[]string{"worker", "--slots=-1"}, []string{"--slots -1"}},
 		{[]string{"worker", "--memory=much"}, []string{"--memory", "much"}},
+		{[]string{"worker", "--memory=63MiB"}, []string{"--memory 63MiB", "64 MiB"}},
+		{[]string{"worker", "--shuffle=kernel"}, []string{"--shuffle kernel", "--interface"}},
 		{[]string{"worker", "--shuffle=none"}, []string{"--shuffle", "none"}},
 		{[]string{"worker", "--certs", certs, "--keyring", file(t, "k", "x")}, []string{"--join is missing"}},
 	} {
 		quern(t, append(c.args, "--dir", t.TempDir())...).failure(t, exitUsage, c.says...)
+	}
+}
+
+// What a daemon finds wrong about its own files and ports is no input of a job.
+func TestDaemonFails(t *testing.T) {
+	t.Parallel()
+	fails := func(says string, args ...string) {
+		t.Helper()
+		if o := quern(t, args...); o.code != exitFailed || !strings.Contains(o.stderr, says) {
+			t.Errorf("%q: exit code %d, want %q:\n%s", args, o.code, says, o.stderr)
+		}
+	}
+	taken := file(t, "f", "")
+	for _, role := range []string{"master", "worker"} {
+		fails("quern: the "+role+"'s folder: mkdir "+taken, role, "--dir", filepath.Join(taken, "x"))
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := strconv.Itoa(portOf(l.Addr().String()))
+	fails("address already in use\nhint: another master runs here? --port", "master", "--dir", t.TempDir(), "--port", port)
+	if code := new(app).exitCode(t.Context(), daemonFailed(fmt.Errorf("make it: %w", &fs.PathError{Op: "mkdir", Path: "/proc/x", Err: fs.ErrNotExist}))); code != exitFailed {
+		t.Errorf("no such folder: %d", code)
+	}
+}
+
+// A worker that has no certificates says so when the others have.
+func TestLogTellsOfCertificates(t *testing.T) {
+	t.Parallel()
+	path := file(t, "log", "")
+	out, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	log := new(daemonFlags).log(&app{stderr: out}, "worker")
+	log.Info("m", "error", errors.New("remote state is encrypted and encryption is not configured"))
+	log.Info("m", "error", errors.New("refused"))
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Count(string(text), "give this worker --certs") != 1 || !strings.Contains(string(text), `refused`) {
+		t.Errorf("%v: %s", err, text)
 	}
 }
 

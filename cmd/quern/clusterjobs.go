@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -35,6 +37,10 @@ have ended, too.`,
 		list, err := client.Jobs(cmd.Context(), 0, true, "")
 		if err != nil {
 			return err
+		}
+		if len(list) == 0 && !asJSON {
+			a.tell("no job is running; 'quern history' lists those that ended")
+			return nil
 		}
 		return writeJobs(cmd.OutOrStdout(), list, asJSON)
 	})
@@ -158,7 +164,7 @@ func writeTasks(cmd *cobra.Command, h *cluster.Handle, asJSON bool, nameOf func(
 				state += ", a copy"
 			}
 			fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\n", taskName(at), at.GetNumber(), nameOf(t.GetWorker()), state,
-				ms(t.GetElapsedMs()).Round(time.Second/100), printable(t.GetError()))
+				ms(t.GetElapsedMs()).Round(time.Second/100), firstLine(t.GetError()))
 		}
 		return nil
 	})
@@ -192,11 +198,22 @@ task as 'quern status --tasks' lists it, such as "map 3" (or map-3).`,
 		if err != nil {
 			return usageErrorf(cmd, "%w", err)
 		}
-		last := ""
+		h := client.Job(args[0])
+		if task != "" {
+			s, err := h.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if err := hasTask(s, task); err != nil {
+				return usageErrorf(cmd, "%w", err)
+			}
+		}
+		last, silent := "", true
 		w := cmd.OutOrStdout()
 		nameOf := namesOf(cmd.Context(), client)
-		return client.Job(args[0]).Logs(cmd.Context(), task, failedOnly, func(l *api.LogChunk) error {
+		err = h.Logs(cmd.Context(), task, failedOnly, func(l *api.LogChunk) error {
 			at := l.GetAttempt()
+			silent = silent && len(l.GetText()) == 0
 			if asJSON {
 				return writeJSON(w, struct {
 					Stage  string `json:"stage"`
@@ -219,6 +236,10 @@ task as 'quern status --tasks' lists it, such as "map 3" (or map-3).`,
 			_, err := w.Write(l.GetText())
 			return err
 		})
+		if err == nil && silent {
+			a.tell("nothing was written, or the workers that had it are gone")
+		}
+		return err
 	})
 	cmd.Flags().BoolVar(&failedOnly, "failed", false, "only of attempts that failed")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object a line")
@@ -241,6 +262,29 @@ func parseTask(args []string) (string, error) {
 		return text + " 0", nil
 	}
 	return "", fmt.Errorf("%q is no task: write plan, map N, reduce N or commit", text)
+}
+
+// hasTask says what is wrong with a task, as parseTask returns it, that a job does not have.
+func hasTask(s *api.JobStatus, task string) error {
+	stage, text, _ := strings.Cut(task, " ")
+	number, err := strconv.ParseUint(text, 10, 64)
+	n := uint64(1)
+	switch stage {
+	case "map":
+		n = uint64(s.GetMap().GetTasks())
+	case "reduce":
+		n = uint64(s.GetReduce().GetTasks())
+	}
+	switch id := shortID(s.GetJob()); {
+	case err == nil && number < n:
+		return nil
+	case n == 0:
+		return fmt.Errorf("job %s (%s) has no %s tasks", id, stateText(s.GetState()), stage)
+	case n == 1:
+		return fmt.Errorf("job %s has no task %q: of that stage it has %s 0 alone", id, task, stage)
+	default:
+		return fmt.Errorf("job %s has no task %q: of that stage it has %s 0 to %s %d", id, task, stage, stage, n-1)
+	}
 }
 
 func (a *app) cancelCommand() *cobra.Command {
@@ -295,24 +339,31 @@ func workersJSON(list []*api.WorkerStatus) []workerJSON {
 }
 
 func (a *app) workersCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, all bool
 	cmd := a.clusterCommand(&cobra.Command{
 		Use:   "workers",
 		Short: "list the workers of a cluster",
 		Long: `Lists the workers that the master knows. A state is live; suspect (not heard of for a
 moment); draining (it finishes what it does and leaves); aside (too much failed
-there, so it gets nothing for a while); gone.`,
+there, so it gets nothing for a while); gone, which --all shows.`,
 		Args: noArgs,
 	}, func(cmd *cobra.Command, client *cluster.Client, _ []string) error {
 		list, err := client.Workers(cmd.Context())
 		if err != nil {
 			return err
 		}
+		if !all {
+			list = slices.DeleteFunc(list, func(w *api.WorkerStatus) bool { return w.GetState() == "gone" })
+		}
 		w := cmd.OutOrStdout()
 		if asJSON {
 			return writeJSON(w, struct {
 				Workers []workerJSON `json:"workers"`
 			}{workersJSON(list)})
+		}
+		if len(list) == 0 {
+			a.tell("no worker is there; 'quern workers --all' lists those that are gone, too")
+			return nil
 		}
 		table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(table, "NAME\tADDRESS\tSTATE\tRUNNING\tMEMORY\tSHUFFLE\tVERSION")
@@ -326,6 +377,7 @@ there, so it gets nothing for a while); gone.`,
 		}
 		return table.Flush()
 	})
+	cmd.Flags().BoolVar(&all, "all", false, "list those that are gone, too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }

@@ -37,7 +37,8 @@ const exitCodesHelp = `quern ends with one of these codes:
     2  wrong usage: flags, arguments, configuration keys, job files
     3  an input cannot be found or read
     4  the output is refused (it exists, or holds input) or cannot be written
-    5  no master of a cluster answers, or one of another version
+    5  no master of a cluster answers, or one of another version (ready-made jobs
+       must be submitted with exactly its version)
     6  the master refuses the token or the certificate
     7  somebody has cancelled the job
   130  interrupted (Ctrl-C); 129 hang-up, 143 termination
@@ -67,11 +68,19 @@ func usageErrorf(cmd *cobra.Command, format string, args ...any) error {
 func hintFor(err error) string {
 	var usage *usageError
 	var left *leftError
+	var daemon *daemonError
+	var job *jobError
 	switch {
 	case errors.As(err, &usage):
 		return usage.hint
 	case errors.As(err, &left):
 		return left.next
+	case errors.As(err, &daemon):
+		return daemon.hint
+	case errors.As(err, &job):
+		return job.hint()
+	case errors.Is(err, cluster.ErrUnknownJob):
+		return "'quern history' lists those that ended, too"
 	case errors.Is(err, cluster.ErrUnreachable):
 		return "is 'quern master' running there? --master, QUERN_MASTER or the key master says where"
 	case errors.Is(err, output.ErrExists) && !strings.Contains(err.Error(), "--overwrite"):
@@ -86,6 +95,7 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 	var stopped signalError
 	var job *jobError
 	var program *programError
+	var daemon *daemonError
 	switch {
 	case errors.As(interruption(ctx), &stopped):
 		return exitSignal + int(stopped.signal)
@@ -97,10 +107,12 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		return exitCluster
 	case errors.Is(err, cluster.ErrRefused):
 		return exitRefused
-	case errors.Is(err, cluster.ErrUnknownJob), errors.Is(err, cluster.ErrUnknownWorker), errors.Is(err, cluster.ErrProgram):
+	case errors.Is(err, cluster.ErrUnknownJob), errors.Is(err, cluster.ErrUnknownWorker), errors.Is(err, cluster.ErrAmbiguous), errors.Is(err, cluster.ErrProgram):
 		return exitUsage
 	case errors.As(err, &usage):
 		return exitUsage
+	case errors.As(err, &daemon):
+		return exitFailed
 	case a.place.output == "" && errors.Is(err, syscall.EPIPE):
 		return exitPipe
 	case errors.Is(err, output.ErrExists), errors.Is(err, output.ErrOverlap), errors.Is(err, output.ErrTarget):

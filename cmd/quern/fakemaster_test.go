@@ -23,6 +23,7 @@ import (
 type fakeMaster struct {
 	api.UnimplementedClusterServer
 	protocol uint32
+	version  string
 	token    string           // "": none is wanted
 	statuses []*api.JobStatus // that Watch sends, one after the other
 	hang     chan struct{}    // if not nil, Watch waits for it behind the last one
@@ -33,6 +34,7 @@ type fakeMaster struct {
 	requests []*api.SubmitRequest
 	blobs    map[string]int64
 	drained  []string
+	away     int           // answers of Submit that it is not there
 	looks    int           // calls of Watch before the one that counts
 	watched  chan struct{} // closed when that has sent its statuses
 
@@ -51,7 +53,7 @@ const fakeJob = "0123456789abcdef0123456789abcdef"
 
 func newFakeMaster(t *testing.T) *fakeMaster {
 	t.Helper()
-	f := &fakeMaster{protocol: api.Protocol, blobs: map[string]int64{}, watched: make(chan struct{})}
+	f := &fakeMaster{protocol: api.Protocol, version: "9.8.7", blobs: map[string]int64{}, watched: make(chan struct{})}
 	f.statuses = []*api.JobStatus{fakeStatus(api.JobState_JOB_DONE)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -97,12 +99,15 @@ func failedStatus(why string) *api.JobStatus {
 }
 
 func (f *fakeMaster) About(context.Context, *api.AboutRequest) (*api.AboutReply, error) {
-	return &api.AboutReply{Cluster: "c", Protocol: f.protocol, Version: "1.2.3", Workers: 2, Slots: 4}, nil
+	return &api.AboutReply{Cluster: "c", Protocol: f.protocol, Version: f.version, Workers: 2, Slots: 4}, nil
 }
 
 func (f *fakeMaster) Submit(_ context.Context, r *api.SubmitRequest) (*api.SubmitReply, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.away--; f.away >= 0 {
+		return nil, status.Error(codes.Unavailable, "stopping")
+	}
 	f.requests = append(f.requests, r)
 	return &api.SubmitReply{Job: fakeJob}, nil
 }
@@ -119,6 +124,9 @@ func (f *fakeMaster) submitted(t *testing.T) *api.SubmitRequest {
 }
 
 func (f *fakeMaster) known(job string) error {
+	if job == "8" {
+		return status.Error(codes.InvalidArgument, `"8" begins 2 jobs (81, 82 ...): give more of the id`)
+	}
 	if !strings.HasPrefix(fakeJob, job) {
 		return status.Errorf(codes.NotFound, "there is no job %q", job)
 	}
@@ -167,7 +175,7 @@ func (f *fakeMaster) Cancel(_ context.Context, r *api.CancelRequest) (*api.Cance
 
 func (f *fakeMaster) Tasks(r *api.TasksRequest, stream grpc.ServerStreamingServer[api.TasksPage]) error {
 	for i := range uint32(2) {
-		err := stream.Send(&api.TasksPage{Attempts: []*api.AttemptStatus{{Attempt: &api.Attempt{Job: r.GetJob(), Stage: "map", Task: i}, Worker: "id1", State: "running", Done: 0.5, ElapsedMs: 250}}})
+		err := stream.Send(&api.TasksPage{Attempts: []*api.AttemptStatus{{Attempt: &api.Attempt{Job: r.GetJob(), Stage: "map", Task: i}, Worker: "id1", State: "running", Done: 0.5, ElapsedMs: 250, Error: "exit\tstatus 3\r\nsecond line"}}})
 		if err != nil {
 			return err
 		}
@@ -179,7 +187,7 @@ func (f *fakeMaster) Logs(r *api.LogsRequest, stream grpc.ServerStreamingServer[
 	if err := f.known(r.GetJob()); err != nil {
 		return err
 	}
-	for i, text := range []string{"one\n", "two\n", "three\n"} {
+	for i, text := range []string{"one\n", "two\n", "three\n", "", ""} {
 		at := &api.Attempt{Stage: "map", Task: uint32(i / 2)}
 		if r.GetTask() != "" && r.GetTask() != taskName(at) {
 			continue

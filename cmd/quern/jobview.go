@@ -19,6 +19,9 @@ import (
 func stageText(s *api.JobStatus) string {
 	switch s.GetState() {
 	case api.JobState_JOB_QUEUED:
+		if s.GetWaiting() != "" {
+			return "waiting: " + s.GetWaiting()
+		}
 		return "waiting for workers"
 	case api.JobState_JOB_PLANNING:
 		return "looking at the input"
@@ -46,7 +49,7 @@ func troubles(s *api.JobStatus) []string {
 	add(int64(s.GetMap().GetLostAttempts())+int64(s.GetReduce().GetLostAttempts()), "attempt lost", "attempts lost")
 	add(int64(s.GetReruns()), "split read again", "splits read again")
 	add(int64(s.GetResets()), "part begun anew", "parts begun anew")
-	if s.GetWaiting() != "" {
+	if s.GetWaiting() != "" && s.GetState() != api.JobState_JOB_QUEUED {
 		list = append(list, "waiting: "+s.GetWaiting())
 	}
 	return list
@@ -260,14 +263,23 @@ func doneText(s *api.JobStatus) string {
 	return fmt.Sprintf("%d/%d splits, %d/%d parts", s.GetMap().GetDone(), s.GetMap().GetTasks(), s.GetReduce().GetDone(), s.GetReduce().GetTasks())
 }
 
-// printable makes a text of others harmless for a terminal.
+// printable makes a text of others harmless for a terminal, and one line.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		switch {
+		case r == '\n', r == '\t':
+			return ' '
+		case r < ' ' || r == 0x7f:
 			return '?'
 		}
 		return r
 	}, text)
+}
+
+// firstLine is the first line of a text of others, made harmless.
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	return printable(strings.TrimRight(line, "\r"))
 }
 
 // printJob prints all about one job.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/quernmr/quern/internal/membership"
@@ -21,6 +22,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
+
+// leastLease is how short a lease may be: a worker says something every quarter of it.
+const leastLease = 200 * time.Millisecond
 
 func (a *app) masterCommand() *cobra.Command {
 	f := &daemonFlags{port: master.Port}
@@ -51,7 +55,10 @@ until it is back.`,
 			if err := f.check(cmd, identity.Master, "port", access.Certs); err != nil {
 				return err
 			}
-			for name, d := range map[string]time.Duration{"lease": lease, "no-workers": noWorkers, "history-age": historyAge, "task-timeout": taskTimeout} {
+			if lease != 0 && lease < leastLease {
+				return usageErrorf(cmd, "--lease %v: at least %v, or workers that are well are taken for gone", lease, leastLease)
+			}
+			for name, d := range map[string]time.Duration{"no-workers": noWorkers, "history-age": historyAge, "task-timeout": taskTimeout} {
 				if d < 0 {
 					return usageErrorf(cmd, "--%s %v: must not be negative", name, d)
 				}
@@ -59,7 +66,7 @@ until it is back.`,
 			if history < 0 || attempts < 0 {
 				return usageErrorf(cmd, "--history and --max-attempts must not be negative")
 			}
-			log := f.log(a)
+			log := f.log(a, identity.Master)
 			o := master.Options{
 				Dir: f.dir, Lease: lease, Log: log, Version: thisBuild().Version,
 				Limits:   master.Limits{History: history, HistoryAge: historyAge, TaskTimeout: taskTimeout},
@@ -76,7 +83,7 @@ until it is back.`,
 					return &usageError{err: err}
 				}
 			}
-			return runMaster(cmd.Context(), f, access.Certs, o, log, cmd.Flags().Changed("gossip-port"))
+			return daemonFailed(runMaster(cmd.Context(), f, access.Certs, o, log, cmd.Flags().Changed("gossip-port")))
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -84,7 +91,7 @@ until it is back.`,
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.join, "join", nil, "`host` of another member of the cluster; a master needs none, unless it comes back at another address")
 	flags.StringVar(&tokens, "tokens", "", "`file` with a user's name and a token a line; default: "+tokensFile+" in the folder of the certificates")
-	flags.DurationVar(&lease, "lease", 0, "`time` after which a worker that is not heard of is gone; default 10s")
+	flags.DurationVar(&lease, "lease", 0, "`time` after which a worker that is not heard of is gone, at least 200ms; default 10s")
 	flags.DurationVar(&noWorkers, "no-workers", 0, "`time` that jobs wait while there is no worker, before they fail; default 5m")
 	flags.DurationVar(&taskTimeout, "task-timeout", 0, "`time` without progress after which an attempt is ended, if a job says nothing; default 5m")
 	flags.IntVar(&attempts, "max-attempts", 0, "failed attempts of a task after which its job fails, if that says nothing; default 4")
@@ -127,7 +134,9 @@ func runMaster(ctx context.Context, f *daemonFlags, certs string, o master.Optio
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("the master's folder: %w", err)
 	}
-	if o.Listener, err = f.listen(true); err != nil {
+	if o.Listener, err = f.listen(true); errors.Is(err, syscall.EADDRINUSE) {
+		return &daemonError{err, "another master runs here? --port names another port"}
+	} else if err != nil {
 		return err
 	}
 	suspects := make(chan master.Suspicion, 256)

@@ -18,6 +18,7 @@ import (
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/task"
+	"github.com/quernmr/quern/shuffle/scratch"
 	"github.com/spf13/cobra"
 )
 
@@ -62,12 +63,12 @@ func (s *submission) submitProgram(cmd *cobra.Command, kind submitted, path stri
 	name := filepath.Base(absolute(path))
 	a.job = name
 	if kind == aPackage {
-		folder, err := os.MkdirTemp("", "quern-submit-")
+		folder, err := scratch.New("", "quern-submit-")
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(folder)
-		if path, err = buildProgram(cmd.Context(), path, filepath.Join(folder, name)); err != nil {
+		defer folder.Close()
+		if path, err = buildProgram(cmd.Context(), path, filepath.Join(folder.Path(), "program")); err != nil {
 			return err
 		}
 	}

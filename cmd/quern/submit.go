@@ -49,9 +49,9 @@ func (s *submission) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.IntVar(&s.priority, "priority", 0, "jobs of higher priority go first")
 	flags.IntVar(&s.maxSlots, "max-slots", 0, "most attempts at once; default: no limit")
-	flags.StringVar(&s.taskMemory, "task-memory", "", "memory that an attempt may take of a worker, such as 512MiB; default: the worker's share of a slot")
+	flags.StringVar(&s.taskMemory, "task-memory", "", "memory that an attempt may take of a worker, such as 512MiB, at least 32MiB; default: the worker's share of a slot")
 	flags.IntVar(&s.maxAttempts, "max-attempts", 0, "failed attempts of a task after which the job fails; default: as the master says")
-	flags.DurationVar(&s.taskTimeout, "task-timeout", 0, "`time` without progress after which an attempt is ended; default: as the master says")
+	flags.DurationVar(&s.taskTimeout, "task-timeout", 0, "`time` without progress after which an attempt is ended, at least 1s; default: as the master says")
 	flags.StringVar(&s.shuffle, "shuffle", s.shuffle, "who folds pairs: kernel, user (space), or auto: the kernel where it can")
 	flags.BoolVar(&s.upload, "upload", false, "ship the inputs, which are files of this machine")
 	flags.StringArrayVar(&s.uploadFiles, "upload-file", nil, "ship a `file` that a Go program opens under this name; may be given several times")
@@ -163,6 +163,12 @@ func kindOf(path string) (submitted, error) {
 	return aJobFile, nil
 }
 
+// What is less than this helps no job.
+const (
+	leastTaskMemory  = 32 << 20
+	leastTaskTimeout = time.Second
+)
+
 // options returns what the flags say.
 func (s *submission) options(cmd *cobra.Command) (cluster.SubmitOptions, error) {
 	o := cluster.SubmitOptions{Priority: s.priority, MaxSlots: s.maxSlots, MaxAttempts: s.maxAttempts, TaskTimeout: s.taskTimeout}
@@ -179,13 +185,16 @@ func (s *submission) options(cmd *cobra.Command) (cluster.SubmitOptions, error) 
 			return o, usageErrorf(cmd, "--%s %d: a number from %d to %d is wanted", n.name, n.value, n.least, math.MaxInt32)
 		}
 	}
-	if s.taskTimeout < 0 {
-		return o, usageErrorf(cmd, "--task-timeout %v: must not be negative", s.taskTimeout)
+	if s.taskTimeout != 0 && s.taskTimeout < leastTaskTimeout {
+		return o, usageErrorf(cmd, "--task-timeout %v: at least %v", s.taskTimeout, leastTaskTimeout)
 	}
 	if s.taskMemory != "" {
 		n, err := humanize.ParseBytes(s.taskMemory)
 		if err != nil || n == 0 || n > math.MaxInt64 {
 			return o, usageErrorf(cmd, "--task-memory %q: give bytes such as 67108864, 512MiB or 2GB", s.taskMemory)
+		}
+		if n < leastTaskMemory {
+			return o, usageErrorf(cmd, "--task-memory %s: at least %s", s.taskMemory, humanize.IBytes(leastTaskMemory))
 		}
 		o.TaskMemory = int64(n)
 	}

@@ -84,9 +84,15 @@ func defaultDir(role string) string {
 	return filepath.Join(state, "quern", role)
 }
 
-// log makes the daemon's log.
-func (f *daemonFlags) log(a *app) *slog.Logger {
-	o := &slog.HandlerOptions{Level: slog.LevelInfo}
+// log makes the log of a daemon of that role.
+func (f *daemonFlags) log(a *app, role string) *slog.Logger {
+	o := &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+		// It is said by those alone that have no certificates.
+		if text := attr.Value.String(); attr.Key == "error" && strings.Contains(text, "encryption is not configured") {
+			return slog.String(attr.Key, text+": the cluster has certificates, give this "+role+" --certs")
+		}
+		return attr
+	}}
 	if f.debug {
 		o.Level = slog.LevelDebug
 	}
@@ -133,6 +139,25 @@ func (f *daemonFlags) check(cmd *cobra.Command, role, portFlag, certs string) er
 		f.bind = "127.0.0.1"
 	}
 	return nil
+}
+
+// daemonError is why a daemon did not start or had to end. It is about files and ports of its own, and
+// no inputs or outputs of a job.
+type daemonError struct {
+	err  error
+	hint string
+}
+
+func (e *daemonError) Error() string { return e.err.Error() }
+func (e *daemonError) Unwrap() error { return e.err }
+
+// daemonFailed makes a daemonError of an error that is none yet; nil stays nil.
+func daemonFailed(err error) error {
+	var known *daemonError
+	if err == nil || errors.As(err, &known) {
+		return err
+	}
+	return &daemonError{err: err}
 }
 
 // listen listens for calls. A port that is not asked for by name may be another one if it is taken.

@@ -53,9 +53,10 @@ or any worker, and runs tasks for it. Workers may join and leave at any time. A
 worker that is killed costs the time that its tasks have taken; no job fails.
 
 --drain has the worker of that name leave without losing work: it gets no more tasks,
-finishes those that it has, keeps what others still need of it, and ends. Without a
-name it is the worker of this host. Interrupted or told to terminate, a worker ends
-at once, and what it did is done again elsewhere.
+finishes those that it has, waits until others have made again what it holds and
+somebody still needs, and ends. Without a name it is the worker of this host.
+Interrupted or told to terminate, a worker ends at once, and what it did is done
+again elsewhere.
 
 The kernel folds pairs that come from other hosts where it can; the log says in
 one line who folds, and 'quern doctor' says what is missing.`,
@@ -77,15 +78,15 @@ one line who folds, and 'quern doctor' says what is missing.`,
 			if f.drain {
 				return a.drainWorker(cmd, access, args)
 			}
-			return a.runWorker(cmd, f, settings, access, origins)
+			return daemonFailed(a.runWorker(cmd, f, settings, access, origins))
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f.add(cmd, identity.Worker, "control-port")
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.join, "join", nil, "`host` or host:port of a member of the cluster, the master or another; may be given several times; default: localhost")
-	flags.IntVar(&f.slots, "slots", 0, "map attempts, and reduce attempts, that run at once; default: one per processor")
-	flags.StringVar(&f.memory, "memory", "", "memory for all attempts together, such as 8GiB; default: three quarters of what the machine grants")
+	flags.IntVar(&f.slots, "slots", 0, "map attempts, and reduce attempts, that run at once; 0: one per processor")
+	flags.StringVar(&f.memory, "memory", "", "memory for all attempts together, such as 8GiB, at least 64MiB; default: three quarters of what the machine grants")
 	flags.StringArrayVar(&f.local, "local", nil, "`folder` whose files are on this host; may be given several times")
 	flags.StringArrayVar(&f.inherit, "inherit", nil, "`name` of an environment variable that tasks see; may be given several times")
 	flags.StringVar(&f.room, "room", "", "free space of --dir below which no task is begun; default 256MiB")
@@ -99,6 +100,9 @@ one line who folds, and 'quern doctor' says what is missing.`,
 	completeShuffle(cmd)
 	return cmd
 }
+
+// leastMemory is what a worker needs for one attempt that gets anywhere.
+const leastMemory = 64 << 20
 
 // parseBytes reads a number of bytes; "" is 0.
 func parseBytes(cmd *cobra.Command, name, text string) (int64, error) {
@@ -119,6 +123,9 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 	if err != nil {
 		return err
 	}
+	if mode == shuffle.KernelOnly && settings.Interface == "" {
+		return usageErrorf(cmd, "--shuffle kernel: the kernel folds what comes in by a network interface, and --interface names none")
+	}
 	certs := access.Certs
 	if err := f.check(cmd, identity.Worker, "control-port", certs); err != nil {
 		return err
@@ -130,7 +137,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 		f.join = []string{"127.0.0.1"}
 	}
 	if f.slots < 0 {
-		return usageErrorf(cmd, "--slots %d: at least 1", f.slots)
+		return usageErrorf(cmd, "--slots %d: at least 1, or 0 for one per processor", f.slots)
 	}
 	if f.slots == 0 {
 		f.slots = runtime.GOMAXPROCS(0)
@@ -141,10 +148,13 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 		}
 	}
 	o := worker.Options{
-		Name: f.name, Dir: f.dir, Slots: f.slots, Version: thisBuild().Version, Inherit: f.inherit, Log: f.log(a),
+		Name: f.name, Dir: f.dir, Slots: f.slots, Version: thisBuild().Version, Inherit: f.inherit, Log: f.log(a, identity.Worker),
 	}
 	if o.Memory, err = parseBytes(cmd, "memory", f.memory); err != nil {
 		return err
+	}
+	if f.memory != "" && o.Memory < leastMemory {
+		return usageErrorf(cmd, "--memory %s: at least %s", f.memory, humanize.IBytes(leastMemory))
 	}
 	if o.Room, err = parseBytes(cmd, "room", f.room); err != nil {
 		return err

@@ -314,6 +314,13 @@ func TestLoadErrors(t *testing.T) {
 			}
 		}
 	}
+	dir := create(t, Options{})
+	if err := os.Remove(filepath.Join(dir, KeyFile(Client))); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Load(dir, Client); err == nil || !strings.Contains(err.Error(), "copy client-key.pem of the role client") {
+		t.Errorf("no key: %v", err)
+	}
 	if _, _, err := Load(create(t, Options{}), "king"); err == nil || !strings.Contains(err.Error(), "master, worker, client") {
 		t.Errorf("a role that is none: %v", err)
 	}
