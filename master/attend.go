@@ -33,7 +33,6 @@ type worker struct {
 	left        bool // it may go
 	aside       time.Duration
 	asideWhy    string
-	counts      *api.PathCounts
 }
 
 // Bounds of what a worker may say of itself.
@@ -287,9 +286,6 @@ func (m *Master) report(w *worker, msg *api.WorkerMessage) {
 		}
 		m.log.Warn("a map output can't be had", "output", describe(output), "reader", describe(reader), "from", l.Worker, "error", l.Error)
 		events = append(events, schedule.OutputLost{Reader: reader, Output: output, Worker: l.Worker, Error: l.Error, Certain: l.Damaged || l.Gone})
-	}
-	if msg.Counts != nil {
-		w.counts = msg.Counts
 	}
 	if msg.Draining && !w.draining {
 		w.draining = true

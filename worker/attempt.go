@@ -433,9 +433,6 @@ func (a *attempt) gather(req *task.Request, dir string) error {
 	}
 	a.count(g.Counts)
 	a.w.mu.Lock()
-	a.w.counts.Kernel += g.Counts.Kernel
-	a.w.counts.User += g.Counts.User
-	a.w.counted = true
 	clear(a.lost)
 	a.w.mu.Unlock()
 	req.Reduce.Runs, req.Reduce.Folded = g.Runs, g.Folded

@@ -384,11 +384,7 @@ func (w *Worker) news() *api.WorkerMessage {
 			}
 		}
 	}
-	if w.counted {
-		w.counted = false
-		m.Counts = &api.PathCounts{Kernel: w.counts.Kernel, User: w.counts.User}
-	}
-	if len(m.Progress) == 0 && len(m.Lost) == 0 && len(m.Dropped) == 0 && m.Counts == nil {
+	if len(m.Progress) == 0 && len(m.Lost) == 0 && len(m.Dropped) == 0 {
 		return nil
 	}
 	return m

@@ -62,8 +62,6 @@ type Worker struct {
 	draining bool          // wants to leave
 	may      bool          // the master says that it may leave
 	dropped  []string      // jobs, to be told
-	counts   exchange.Counts
-	counted  bool // counts changed since they were told
 	running  bool
 	hurry    chan struct{} // closed by Hurry
 	hurried  sync.Once

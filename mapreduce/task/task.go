@@ -55,13 +55,12 @@ type Request struct {
 	// shipped. Nil: none. A path that is not in it is opened as it is.
 	Uploads map[string]string `json:"uploads,omitempty"`
 
-	Plan      []byte         `json:"plan,omitempty"`      // PlanResult.Plan; of a map task only what its split needs
-	Constants Constants      `json:"constants,omitzero"`  // map and reduce
-	Map       *MapRequest    `json:"map,omitempty"`       //
-	Reduce    *ReduceRequest `json:"reduce,omitempty"`    //
-	Commit    *CommitRequest `json:"commit,omitempty"`    //
-	Ticket    []byte         `json:"ticket,omitempty"`    // PlanResult.Ticket: reduce, commit; abort, but for a job without a plan
-	Overwrite bool           `json:"overwrite,omitempty"` // of tests alone
+	Plan      []byte         `json:"plan,omitempty"`     // PlanResult.Plan; of a map task only what its split needs
+	Constants Constants      `json:"constants,omitzero"` // map and reduce
+	Map       *MapRequest    `json:"map,omitempty"`      //
+	Reduce    *ReduceRequest `json:"reduce,omitempty"`   //
+	Commit    *CommitRequest `json:"commit,omitempty"`   //
+	Ticket    []byte         `json:"ticket,omitempty"`   // PlanResult.Ticket: reduce, commit; abort, but for a job without a plan
 }
 
 // Constants are the same for all tasks of a job, whenever and wherever they run.

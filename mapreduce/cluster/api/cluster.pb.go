@@ -2002,7 +2002,6 @@ type WorkerMessage struct {
 	Draining      bool               `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"` // the worker wants to leave
 	Leaving       bool               `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`   // the worker leaves now
 	Dropped       []string           `protobuf:"bytes,6,rep,name=dropped,proto3" json:"dropped,omitempty"`    // jobs of which nothing is left here
-	Counts        *PathCounts        `protobuf:"bytes,7,opt,name=counts,proto3" json:"counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2075,13 +2074,6 @@ func (x *WorkerMessage) GetLeaving() bool {
 func (x *WorkerMessage) GetDropped() []string {
 	if x != nil {
 		return x.Dropped
-	}
-	return nil
-}
-
-func (x *WorkerMessage) GetCounts() *PathCounts {
-	if x != nil {
-		return x.Counts
 	}
 	return nil
 }
@@ -2487,58 +2479,6 @@ func (x *OutputLost) GetGone() bool {
 	return false
 }
 
-type PathCounts struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Kernel        int64                  `protobuf:"varint,1,opt,name=kernel,proto3" json:"kernel,omitempty"`
-	User          int64                  `protobuf:"varint,2,opt,name=user,proto3" json:"user,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *PathCounts) Reset() {
-	*x = PathCounts{}
-	mi := &file_cluster_proto_msgTypes[33]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PathCounts) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PathCounts) ProtoMessage() {}
-
-func (x *PathCounts) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[33]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PathCounts.ProtoReflect.Descriptor instead.
-func (*PathCounts) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{33}
-}
-
-func (x *PathCounts) GetKernel() int64 {
-	if x != nil {
-		return x.Kernel
-	}
-	return 0
-}
-
-func (x *PathCounts) GetUser() int64 {
-	if x != nil {
-		return x.User
-	}
-	return 0
-}
-
 type MasterMessage struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Welcome       *Welcome               `protobuf:"bytes,1,opt,name=welcome,proto3" json:"welcome,omitempty"` // the first
@@ -2553,7 +2493,7 @@ type MasterMessage struct {
 
 func (x *MasterMessage) Reset() {
 	*x = MasterMessage{}
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2565,7 +2505,7 @@ func (x *MasterMessage) String() string {
 func (*MasterMessage) ProtoMessage() {}
 
 func (x *MasterMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2578,7 +2518,7 @@ func (x *MasterMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MasterMessage.ProtoReflect.Descriptor instead.
 func (*MasterMessage) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{34}
+	return file_cluster_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *MasterMessage) GetWelcome() *Welcome {
@@ -2635,7 +2575,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2587,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2600,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{35}
+	return file_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Welcome) GetEpoch() uint64 {
@@ -2710,7 +2650,7 @@ type Launch struct {
 
 func (x *Launch) Reset() {
 	*x = Launch{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2722,7 +2662,7 @@ func (x *Launch) String() string {
 func (*Launch) ProtoMessage() {}
 
 func (x *Launch) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2735,7 +2675,7 @@ func (x *Launch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Launch.ProtoReflect.Descriptor instead.
 func (*Launch) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Launch) GetAttempt() *Attempt {
@@ -2834,7 +2774,7 @@ type JobConstants struct {
 
 func (x *JobConstants) Reset() {
 	*x = JobConstants{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +2786,7 @@ func (x *JobConstants) String() string {
 func (*JobConstants) ProtoMessage() {}
 
 func (x *JobConstants) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +2799,7 @@ func (x *JobConstants) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobConstants.ProtoReflect.Descriptor instead.
 func (*JobConstants) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *JobConstants) GetId() []byte {
@@ -2953,7 +2893,7 @@ type ReduceInput struct {
 
 func (x *ReduceInput) Reset() {
 	*x = ReduceInput{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +2905,7 @@ func (x *ReduceInput) String() string {
 func (*ReduceInput) ProtoMessage() {}
 
 func (x *ReduceInput) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +2918,7 @@ func (x *ReduceInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReduceInput.ProtoReflect.Descriptor instead.
 func (*ReduceInput) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ReduceInput) GetPart() uint32 {
@@ -3079,7 +3019,7 @@ type MapOutput struct {
 
 func (x *MapOutput) Reset() {
 	*x = MapOutput{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3031,7 @@ func (x *MapOutput) String() string {
 func (*MapOutput) ProtoMessage() {}
 
 func (x *MapOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3044,7 @@ func (x *MapOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapOutput.ProtoReflect.Descriptor instead.
 func (*MapOutput) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MapOutput) GetTask() uint32 {
@@ -3159,7 +3099,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3171,7 +3111,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3124,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Stop) GetAttempt() *Attempt {
@@ -3212,7 +3152,7 @@ type Relocate struct {
 
 func (x *Relocate) Reset() {
 	*x = Relocate{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3224,7 +3164,7 @@ func (x *Relocate) String() string {
 func (*Relocate) ProtoMessage() {}
 
 func (x *Relocate) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3237,7 +3177,7 @@ func (x *Relocate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relocate.ProtoReflect.Descriptor instead.
 func (*Relocate) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Relocate) GetReader() *Attempt {
@@ -3271,7 +3211,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3223,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3236,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{42}
+	return file_cluster_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *FinishRequest) GetAttempt() *Attempt {
@@ -3372,7 +3312,7 @@ type FinishReply struct {
 
 func (x *FinishReply) Reset() {
 	*x = FinishReply{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3384,7 +3324,7 @@ func (x *FinishReply) String() string {
 func (*FinishReply) ProtoMessage() {}
 
 func (x *FinishReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3397,7 +3337,7 @@ func (x *FinishReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishReply.ProtoReflect.Descriptor instead.
 func (*FinishReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *FinishReply) GetAccepted() bool {
@@ -3424,7 +3364,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3376,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3389,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetBlobRequest) GetDigest() string {
@@ -3481,7 +3421,7 @@ type PushRequest struct {
 
 func (x *PushRequest) Reset() {
 	*x = PushRequest{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3493,7 +3433,7 @@ func (x *PushRequest) String() string {
 func (*PushRequest) ProtoMessage() {}
 
 func (x *PushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3506,7 +3446,7 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
 func (*PushRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PushRequest) GetConstants() *JobConstants {
@@ -3578,7 +3518,7 @@ type PushReply struct {
 
 func (x *PushReply) Reset() {
 	*x = PushReply{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3590,7 +3530,7 @@ func (x *PushReply) String() string {
 func (*PushReply) ProtoMessage() {}
 
 func (x *PushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3603,7 +3543,7 @@ func (x *PushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushReply.ProtoReflect.Descriptor instead.
 func (*PushReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PushReply) GetMapTask() uint32 {
@@ -3699,7 +3639,7 @@ type FetchRequest struct {
 
 func (x *FetchRequest) Reset() {
 	*x = FetchRequest{}
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3711,7 +3651,7 @@ func (x *FetchRequest) String() string {
 func (*FetchRequest) ProtoMessage() {}
 
 func (x *FetchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3724,7 +3664,7 @@ func (x *FetchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchRequest.ProtoReflect.Descriptor instead.
 func (*FetchRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{47}
+	return file_cluster_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *FetchRequest) GetJob() string {
@@ -3799,7 +3739,7 @@ type FetchBlock struct {
 
 func (x *FetchBlock) Reset() {
 	*x = FetchBlock{}
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3811,7 +3751,7 @@ func (x *FetchBlock) String() string {
 func (*FetchBlock) ProtoMessage() {}
 
 func (x *FetchBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[48]
+	mi := &file_cluster_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3824,7 +3764,7 @@ func (x *FetchBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBlock.ProtoReflect.Descriptor instead.
 func (*FetchBlock) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{48}
+	return file_cluster_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FetchBlock) GetData() []byte {
@@ -4020,15 +3960,14 @@ const file_cluster_proto_rawDesc = "" +
 	"\rstage_attempt\x18\x03 \x01(\rR\fstageAttempt\x12\x12\n" +
 	"\x04task\x18\x04 \x01(\rR\x04task\x12\x16\n" +
 	"\x06number\x18\x05 \x01(\rR\x06number\x12\x14\n" +
-	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xb5\x02\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xff\x01\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.quern.cluster.v1.HelloR\x05hello\x12=\n" +
 	"\bprogress\x18\x02 \x03(\v2!.quern.cluster.v1.AttemptProgressR\bprogress\x120\n" +
 	"\x04lost\x18\x03 \x03(\v2\x1c.quern.cluster.v1.OutputLostR\x04lost\x12\x1a\n" +
 	"\bdraining\x18\x04 \x01(\bR\bdraining\x12\x18\n" +
 	"\aleaving\x18\x05 \x01(\bR\aleaving\x12\x18\n" +
-	"\adropped\x18\x06 \x03(\tR\adropped\x124\n" +
-	"\x06counts\x18\a \x01(\v2\x1c.quern.cluster.v1.PathCountsR\x06counts\"\x96\x03\n" +
+	"\adropped\x18\x06 \x03(\tR\adropped\"\x96\x03\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -4067,11 +4006,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06worker\x18\x04 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x18\n" +
 	"\adamaged\x18\x06 \x01(\bR\adamaged\x12\x12\n" +
-	"\x04gone\x18\a \x01(\bR\x04gone\"8\n" +
-	"\n" +
-	"PathCounts\x12\x16\n" +
-	"\x06kernel\x18\x01 \x01(\x03R\x06kernel\x12\x12\n" +
-	"\x04user\x18\x02 \x01(\x03R\x04user\"\x88\x02\n" +
+	"\x04gone\x18\a \x01(\bR\x04gone\"\x88\x02\n" +
 	"\rMasterMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.quern.cluster.v1.WelcomeR\awelcome\x120\n" +
 	"\x06launch\x18\x02 \x03(\v2\x18.quern.cluster.v1.LaunchR\x06launch\x12*\n" +
@@ -4246,7 +4181,7 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_cluster_proto_goTypes = []any{
 	(JobState)(0),           // 0: quern.cluster.v1.JobState
 	(*AboutRequest)(nil),    // 1: quern.cluster.v1.AboutRequest
@@ -4282,23 +4217,22 @@ var file_cluster_proto_goTypes = []any{
 	(*Held)(nil),            // 31: quern.cluster.v1.Held
 	(*AttemptProgress)(nil), // 32: quern.cluster.v1.AttemptProgress
 	(*OutputLost)(nil),      // 33: quern.cluster.v1.OutputLost
-	(*PathCounts)(nil),      // 34: quern.cluster.v1.PathCounts
-	(*MasterMessage)(nil),   // 35: quern.cluster.v1.MasterMessage
-	(*Welcome)(nil),         // 36: quern.cluster.v1.Welcome
-	(*Launch)(nil),          // 37: quern.cluster.v1.Launch
-	(*JobConstants)(nil),    // 38: quern.cluster.v1.JobConstants
-	(*ReduceInput)(nil),     // 39: quern.cluster.v1.ReduceInput
-	(*MapOutput)(nil),       // 40: quern.cluster.v1.MapOutput
-	(*Stop)(nil),            // 41: quern.cluster.v1.Stop
-	(*Relocate)(nil),        // 42: quern.cluster.v1.Relocate
-	(*FinishRequest)(nil),   // 43: quern.cluster.v1.FinishRequest
-	(*FinishReply)(nil),     // 44: quern.cluster.v1.FinishReply
-	(*GetBlobRequest)(nil),  // 45: quern.cluster.v1.GetBlobRequest
-	(*PushRequest)(nil),     // 46: quern.cluster.v1.PushRequest
-	(*PushReply)(nil),       // 47: quern.cluster.v1.PushReply
-	(*FetchRequest)(nil),    // 48: quern.cluster.v1.FetchRequest
-	(*FetchBlock)(nil),      // 49: quern.cluster.v1.FetchBlock
-	nil,                     // 50: quern.cluster.v1.JobStatus.CountersEntry
+	(*MasterMessage)(nil),   // 34: quern.cluster.v1.MasterMessage
+	(*Welcome)(nil),         // 35: quern.cluster.v1.Welcome
+	(*Launch)(nil),          // 36: quern.cluster.v1.Launch
+	(*JobConstants)(nil),    // 37: quern.cluster.v1.JobConstants
+	(*ReduceInput)(nil),     // 38: quern.cluster.v1.ReduceInput
+	(*MapOutput)(nil),       // 39: quern.cluster.v1.MapOutput
+	(*Stop)(nil),            // 40: quern.cluster.v1.Stop
+	(*Relocate)(nil),        // 41: quern.cluster.v1.Relocate
+	(*FinishRequest)(nil),   // 42: quern.cluster.v1.FinishRequest
+	(*FinishReply)(nil),     // 43: quern.cluster.v1.FinishReply
+	(*GetBlobRequest)(nil),  // 44: quern.cluster.v1.GetBlobRequest
+	(*PushRequest)(nil),     // 45: quern.cluster.v1.PushRequest
+	(*PushReply)(nil),       // 46: quern.cluster.v1.PushReply
+	(*FetchRequest)(nil),    // 47: quern.cluster.v1.FetchRequest
+	(*FetchBlock)(nil),      // 48: quern.cluster.v1.FetchBlock
+	nil,                     // 49: quern.cluster.v1.JobStatus.CountersEntry
 }
 var file_cluster_proto_depIdxs = []int32{
 	3,  // 0: quern.cluster.v1.SubmitRequest.program:type_name -> quern.cluster.v1.Program
@@ -4308,7 +4242,7 @@ var file_cluster_proto_depIdxs = []int32{
 	0,  // 4: quern.cluster.v1.JobStatus.state:type_name -> quern.cluster.v1.JobState
 	12, // 5: quern.cluster.v1.JobStatus.map:type_name -> quern.cluster.v1.StageStatus
 	12, // 6: quern.cluster.v1.JobStatus.reduce:type_name -> quern.cluster.v1.StageStatus
-	50, // 7: quern.cluster.v1.JobStatus.counters:type_name -> quern.cluster.v1.JobStatus.CountersEntry
+	49, // 7: quern.cluster.v1.JobStatus.counters:type_name -> quern.cluster.v1.JobStatus.CountersEntry
 	16, // 8: quern.cluster.v1.TasksPage.attempts:type_name -> quern.cluster.v1.AttemptStatus
 	28, // 9: quern.cluster.v1.AttemptStatus.attempt:type_name -> quern.cluster.v1.Attempt
 	28, // 10: quern.cluster.v1.LogChunk.attempt:type_name -> quern.cluster.v1.Attempt
@@ -4316,71 +4250,70 @@ var file_cluster_proto_depIdxs = []int32{
 	30, // 12: quern.cluster.v1.WorkerMessage.hello:type_name -> quern.cluster.v1.Hello
 	32, // 13: quern.cluster.v1.WorkerMessage.progress:type_name -> quern.cluster.v1.AttemptProgress
 	33, // 14: quern.cluster.v1.WorkerMessage.lost:type_name -> quern.cluster.v1.OutputLost
-	34, // 15: quern.cluster.v1.WorkerMessage.counts:type_name -> quern.cluster.v1.PathCounts
-	28, // 16: quern.cluster.v1.Hello.running:type_name -> quern.cluster.v1.Attempt
-	31, // 17: quern.cluster.v1.Hello.outputs:type_name -> quern.cluster.v1.Held
-	28, // 18: quern.cluster.v1.Held.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 19: quern.cluster.v1.AttemptProgress.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 20: quern.cluster.v1.OutputLost.reader:type_name -> quern.cluster.v1.Attempt
-	28, // 21: quern.cluster.v1.OutputLost.output:type_name -> quern.cluster.v1.Attempt
-	36, // 22: quern.cluster.v1.MasterMessage.welcome:type_name -> quern.cluster.v1.Welcome
-	37, // 23: quern.cluster.v1.MasterMessage.launch:type_name -> quern.cluster.v1.Launch
-	41, // 24: quern.cluster.v1.MasterMessage.stop:type_name -> quern.cluster.v1.Stop
-	42, // 25: quern.cluster.v1.MasterMessage.relocate:type_name -> quern.cluster.v1.Relocate
-	28, // 26: quern.cluster.v1.Welcome.stop:type_name -> quern.cluster.v1.Attempt
-	28, // 27: quern.cluster.v1.Launch.attempt:type_name -> quern.cluster.v1.Attempt
-	3,  // 28: quern.cluster.v1.Launch.program:type_name -> quern.cluster.v1.Program
-	5,  // 29: quern.cluster.v1.Launch.uploads:type_name -> quern.cluster.v1.Upload
-	38, // 30: quern.cluster.v1.Launch.constants:type_name -> quern.cluster.v1.JobConstants
-	39, // 31: quern.cluster.v1.Launch.reduce:type_name -> quern.cluster.v1.ReduceInput
-	40, // 32: quern.cluster.v1.ReduceInput.outputs:type_name -> quern.cluster.v1.MapOutput
-	28, // 33: quern.cluster.v1.MapOutput.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 34: quern.cluster.v1.Stop.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 35: quern.cluster.v1.Relocate.reader:type_name -> quern.cluster.v1.Attempt
-	40, // 36: quern.cluster.v1.Relocate.output:type_name -> quern.cluster.v1.MapOutput
-	28, // 37: quern.cluster.v1.FinishRequest.attempt:type_name -> quern.cluster.v1.Attempt
-	38, // 38: quern.cluster.v1.PushRequest.constants:type_name -> quern.cluster.v1.JobConstants
-	40, // 39: quern.cluster.v1.PushRequest.outputs:type_name -> quern.cluster.v1.MapOutput
-	28, // 40: quern.cluster.v1.FetchRequest.attempt:type_name -> quern.cluster.v1.Attempt
-	1,  // 41: quern.cluster.v1.Cluster.About:input_type -> quern.cluster.v1.AboutRequest
-	4,  // 42: quern.cluster.v1.Cluster.Submit:input_type -> quern.cluster.v1.SubmitRequest
-	7,  // 43: quern.cluster.v1.Cluster.Jobs:input_type -> quern.cluster.v1.JobsRequest
-	9,  // 44: quern.cluster.v1.Cluster.Watch:input_type -> quern.cluster.v1.WatchRequest
-	10, // 45: quern.cluster.v1.Cluster.Cancel:input_type -> quern.cluster.v1.CancelRequest
-	14, // 46: quern.cluster.v1.Cluster.Tasks:input_type -> quern.cluster.v1.TasksRequest
-	17, // 47: quern.cluster.v1.Cluster.Logs:input_type -> quern.cluster.v1.LogsRequest
-	19, // 48: quern.cluster.v1.Cluster.Workers:input_type -> quern.cluster.v1.WorkersRequest
-	22, // 49: quern.cluster.v1.Cluster.Drain:input_type -> quern.cluster.v1.DrainRequest
-	24, // 50: quern.cluster.v1.Cluster.HasBlobs:input_type -> quern.cluster.v1.HasBlobsRequest
-	26, // 51: quern.cluster.v1.Cluster.PutBlob:input_type -> quern.cluster.v1.BlobChunk
-	29, // 52: quern.cluster.v1.Attendance.Attend:input_type -> quern.cluster.v1.WorkerMessage
-	43, // 53: quern.cluster.v1.Attendance.Finish:input_type -> quern.cluster.v1.FinishRequest
-	45, // 54: quern.cluster.v1.Attendance.GetBlob:input_type -> quern.cluster.v1.GetBlobRequest
-	46, // 55: quern.cluster.v1.Peer.Push:input_type -> quern.cluster.v1.PushRequest
-	48, // 56: quern.cluster.v1.Peer.Fetch:input_type -> quern.cluster.v1.FetchRequest
-	17, // 57: quern.cluster.v1.Peer.Log:input_type -> quern.cluster.v1.LogsRequest
-	2,  // 58: quern.cluster.v1.Cluster.About:output_type -> quern.cluster.v1.AboutReply
-	6,  // 59: quern.cluster.v1.Cluster.Submit:output_type -> quern.cluster.v1.SubmitReply
-	8,  // 60: quern.cluster.v1.Cluster.Jobs:output_type -> quern.cluster.v1.JobsReply
-	13, // 61: quern.cluster.v1.Cluster.Watch:output_type -> quern.cluster.v1.JobStatus
-	11, // 62: quern.cluster.v1.Cluster.Cancel:output_type -> quern.cluster.v1.CancelReply
-	15, // 63: quern.cluster.v1.Cluster.Tasks:output_type -> quern.cluster.v1.TasksPage
-	18, // 64: quern.cluster.v1.Cluster.Logs:output_type -> quern.cluster.v1.LogChunk
-	20, // 65: quern.cluster.v1.Cluster.Workers:output_type -> quern.cluster.v1.WorkersReply
-	23, // 66: quern.cluster.v1.Cluster.Drain:output_type -> quern.cluster.v1.DrainReply
-	25, // 67: quern.cluster.v1.Cluster.HasBlobs:output_type -> quern.cluster.v1.HasBlobsReply
-	27, // 68: quern.cluster.v1.Cluster.PutBlob:output_type -> quern.cluster.v1.PutBlobReply
-	35, // 69: quern.cluster.v1.Attendance.Attend:output_type -> quern.cluster.v1.MasterMessage
-	44, // 70: quern.cluster.v1.Attendance.Finish:output_type -> quern.cluster.v1.FinishReply
-	26, // 71: quern.cluster.v1.Attendance.GetBlob:output_type -> quern.cluster.v1.BlobChunk
-	47, // 72: quern.cluster.v1.Peer.Push:output_type -> quern.cluster.v1.PushReply
-	49, // 73: quern.cluster.v1.Peer.Fetch:output_type -> quern.cluster.v1.FetchBlock
-	18, // 74: quern.cluster.v1.Peer.Log:output_type -> quern.cluster.v1.LogChunk
-	58, // [58:75] is the sub-list for method output_type
-	41, // [41:58] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	28, // 15: quern.cluster.v1.Hello.running:type_name -> quern.cluster.v1.Attempt
+	31, // 16: quern.cluster.v1.Hello.outputs:type_name -> quern.cluster.v1.Held
+	28, // 17: quern.cluster.v1.Held.attempt:type_name -> quern.cluster.v1.Attempt
+	28, // 18: quern.cluster.v1.AttemptProgress.attempt:type_name -> quern.cluster.v1.Attempt
+	28, // 19: quern.cluster.v1.OutputLost.reader:type_name -> quern.cluster.v1.Attempt
+	28, // 20: quern.cluster.v1.OutputLost.output:type_name -> quern.cluster.v1.Attempt
+	35, // 21: quern.cluster.v1.MasterMessage.welcome:type_name -> quern.cluster.v1.Welcome
+	36, // 22: quern.cluster.v1.MasterMessage.launch:type_name -> quern.cluster.v1.Launch
+	40, // 23: quern.cluster.v1.MasterMessage.stop:type_name -> quern.cluster.v1.Stop
+	41, // 24: quern.cluster.v1.MasterMessage.relocate:type_name -> quern.cluster.v1.Relocate
+	28, // 25: quern.cluster.v1.Welcome.stop:type_name -> quern.cluster.v1.Attempt
+	28, // 26: quern.cluster.v1.Launch.attempt:type_name -> quern.cluster.v1.Attempt
+	3,  // 27: quern.cluster.v1.Launch.program:type_name -> quern.cluster.v1.Program
+	5,  // 28: quern.cluster.v1.Launch.uploads:type_name -> quern.cluster.v1.Upload
+	37, // 29: quern.cluster.v1.Launch.constants:type_name -> quern.cluster.v1.JobConstants
+	38, // 30: quern.cluster.v1.Launch.reduce:type_name -> quern.cluster.v1.ReduceInput
+	39, // 31: quern.cluster.v1.ReduceInput.outputs:type_name -> quern.cluster.v1.MapOutput
+	28, // 32: quern.cluster.v1.MapOutput.attempt:type_name -> quern.cluster.v1.Attempt
+	28, // 33: quern.cluster.v1.Stop.attempt:type_name -> quern.cluster.v1.Attempt
+	28, // 34: quern.cluster.v1.Relocate.reader:type_name -> quern.cluster.v1.Attempt
+	39, // 35: quern.cluster.v1.Relocate.output:type_name -> quern.cluster.v1.MapOutput
+	28, // 36: quern.cluster.v1.FinishRequest.attempt:type_name -> quern.cluster.v1.Attempt
+	37, // 37: quern.cluster.v1.PushRequest.constants:type_name -> quern.cluster.v1.JobConstants
+	39, // 38: quern.cluster.v1.PushRequest.outputs:type_name -> quern.cluster.v1.MapOutput
+	28, // 39: quern.cluster.v1.FetchRequest.attempt:type_name -> quern.cluster.v1.Attempt
+	1,  // 40: quern.cluster.v1.Cluster.About:input_type -> quern.cluster.v1.AboutRequest
+	4,  // 41: quern.cluster.v1.Cluster.Submit:input_type -> quern.cluster.v1.SubmitRequest
+	7,  // 42: quern.cluster.v1.Cluster.Jobs:input_type -> quern.cluster.v1.JobsRequest
+	9,  // 43: quern.cluster.v1.Cluster.Watch:input_type -> quern.cluster.v1.WatchRequest
+	10, // 44: quern.cluster.v1.Cluster.Cancel:input_type -> quern.cluster.v1.CancelRequest
+	14, // 45: quern.cluster.v1.Cluster.Tasks:input_type -> quern.cluster.v1.TasksRequest
+	17, // 46: quern.cluster.v1.Cluster.Logs:input_type -> quern.cluster.v1.LogsRequest
+	19, // 47: quern.cluster.v1.Cluster.Workers:input_type -> quern.cluster.v1.WorkersRequest
+	22, // 48: quern.cluster.v1.Cluster.Drain:input_type -> quern.cluster.v1.DrainRequest
+	24, // 49: quern.cluster.v1.Cluster.HasBlobs:input_type -> quern.cluster.v1.HasBlobsRequest
+	26, // 50: quern.cluster.v1.Cluster.PutBlob:input_type -> quern.cluster.v1.BlobChunk
+	29, // 51: quern.cluster.v1.Attendance.Attend:input_type -> quern.cluster.v1.WorkerMessage
+	42, // 52: quern.cluster.v1.Attendance.Finish:input_type -> quern.cluster.v1.FinishRequest
+	44, // 53: quern.cluster.v1.Attendance.GetBlob:input_type -> quern.cluster.v1.GetBlobRequest
+	45, // 54: quern.cluster.v1.Peer.Push:input_type -> quern.cluster.v1.PushRequest
+	47, // 55: quern.cluster.v1.Peer.Fetch:input_type -> quern.cluster.v1.FetchRequest
+	17, // 56: quern.cluster.v1.Peer.Log:input_type -> quern.cluster.v1.LogsRequest
+	2,  // 57: quern.cluster.v1.Cluster.About:output_type -> quern.cluster.v1.AboutReply
+	6,  // 58: quern.cluster.v1.Cluster.Submit:output_type -> quern.cluster.v1.SubmitReply
+	8,  // 59: quern.cluster.v1.Cluster.Jobs:output_type -> quern.cluster.v1.JobsReply
+	13, // 60: quern.cluster.v1.Cluster.Watch:output_type -> quern.cluster.v1.JobStatus
+	11, // 61: quern.cluster.v1.Cluster.Cancel:output_type -> quern.cluster.v1.CancelReply
+	15, // 62: quern.cluster.v1.Cluster.Tasks:output_type -> quern.cluster.v1.TasksPage
+	18, // 63: quern.cluster.v1.Cluster.Logs:output_type -> quern.cluster.v1.LogChunk
+	20, // 64: quern.cluster.v1.Cluster.Workers:output_type -> quern.cluster.v1.WorkersReply
+	23, // 65: quern.cluster.v1.Cluster.Drain:output_type -> quern.cluster.v1.DrainReply
+	25, // 66: quern.cluster.v1.Cluster.HasBlobs:output_type -> quern.cluster.v1.HasBlobsReply
+	27, // 67: quern.cluster.v1.Cluster.PutBlob:output_type -> quern.cluster.v1.PutBlobReply
+	34, // 68: quern.cluster.v1.Attendance.Attend:output_type -> quern.cluster.v1.MasterMessage
+	43, // 69: quern.cluster.v1.Attendance.Finish:output_type -> quern.cluster.v1.FinishReply
+	26, // 70: quern.cluster.v1.Attendance.GetBlob:output_type -> quern.cluster.v1.BlobChunk
+	46, // 71: quern.cluster.v1.Peer.Push:output_type -> quern.cluster.v1.PushReply
+	48, // 72: quern.cluster.v1.Peer.Fetch:output_type -> quern.cluster.v1.FetchBlock
+	18, // 73: quern.cluster.v1.Peer.Log:output_type -> quern.cluster.v1.LogChunk
+	57, // [57:74] is the sub-list for method output_type
+	40, // [40:57] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -4394,7 +4327,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   50,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
