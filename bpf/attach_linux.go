@@ -233,23 +233,38 @@ func (d *device) attached(l link.Link) bool {
 	return err == nil && info.XDP() != nil && int(info.XDP().Ifindex) == d.Index
 }
 
-// Handle and priority of our filter where there is no tcx. The priority is our
+// Handle and priority of our filters where there is no tcx. The priority is our
 // port, so that others are unlikely to have it.
 const (
 	tcHandle   = 0x7117
 	tcPriority = 7117
 )
 
-// attachTC puts the program that sends answers out on the device's ingress. The
-// link is nil where that was done by a filter, which stays until detachTC.
-func (d *device) attachTC(prog *ebpf.Program, filter bool) (link.Link, error) {
+// hook is a place behind the driver where a program of ours goes, on demand.
+type hook struct {
+	kind    string // in the names of pinned links
+	program string
+	attach  ebpf.AttachType // by tcx
+	parent  uint32          // of a filter
+}
+
+var (
+	// answerHook sends answers out that XDP has made.
+	answerHook = hook{"tc", tcProgram, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS}
+	// cloneHook clones chunks that sockets send.
+	cloneHook = hook{"clone", cloneProgram, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS}
+)
+
+// attachHook puts a hook's program on the device. The link is nil where that was done by a
+// filter, which stays until detachFilter.
+func (d *device) attachHook(k hook, prog *ebpf.Program, filter bool) (link.Link, error) {
 	if !filter {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: prog, Attach: ebpf.AttachTCXIngress})
+		l, err := link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: prog, Attach: k.attach})
 		if err == nil {
 			return l, nil
 		}
 		if !errors.Is(err, link.ErrNotSupported) {
-			return nil, fmt.Errorf("attach to %s by tcx: %w", d.Name, err)
+			return nil, fmt.Errorf("attach %s to %s by tcx: %w", k.program, d.Name, err)
 		}
 	}
 	qdisc := &netlink.GenericQdisc{
@@ -259,31 +274,31 @@ func (d *device) attachTC(prog *ebpf.Program, filter bool) (link.Link, error) {
 	if err := netlink.QdiscAdd(qdisc); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("add clsact to %s: %w", d.Name, err)
 	}
-	f := d.filter()
-	f.Fd, f.Name, f.DirectAction = prog.FD(), tcProgram, true
+	f := d.filter(k)
+	f.Fd, f.Name, f.DirectAction = prog.FD(), k.program, true
 	if err := netlink.FilterReplace(f); err != nil {
-		return nil, fmt.Errorf("add a filter to %s: %w", d.Name, err)
+		return nil, fmt.Errorf("add a filter with %s to %s: %w", k.program, d.Name, err)
 	}
 	return nil, nil
 }
 
-func (d *device) filter() *netlink.BpfFilter {
+func (d *device) filter(k hook) *netlink.BpfFilter {
 	return &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{
 		LinkIndex: d.Index,
-		Parent:    netlink.HANDLE_MIN_INGRESS,
+		Parent:    k.parent,
 		Handle:    tcHandle,
 		Priority:  tcPriority,
 		Protocol:  unix.ETH_P_ALL,
 	}}
 }
 
-// detachTC removes the filter of attachTC, if it is ours. The qdisc stays: others may use it.
-func (d *device) detachTC() error {
+// detachFilter removes the filter of attachHook, if it is ours. The qdisc stays: others may use it.
+func (d *device) detachFilter(k hook) error {
 	l, err := netlink.LinkByIndex(d.Index)
 	if err != nil {
 		return nil // the device is gone, and the filter with it
 	}
-	have, err := netlink.FilterList(l, netlink.HANDLE_MIN_INGRESS)
+	have, err := netlink.FilterList(l, k.parent)
 	if err != nil {
 		return fmt.Errorf("list filters of %s: %w", d.Name, err)
 	}
@@ -292,7 +307,7 @@ func (d *device) detachTC() error {
 		if !ok || b.Attrs().Handle != tcHandle || b.Attrs().Priority != tcPriority {
 			continue
 		}
-		if err := netlink.FilterDel(d.filter()); err != nil {
+		if err := netlink.FilterDel(d.filter(k)); err != nil {
 			return fmt.Errorf("remove our filter from %s: %w", d.Name, err)
 		}
 	}

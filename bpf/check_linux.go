@@ -43,7 +43,9 @@ func examine(o Options, root string) *Report {
 	for _, f := range []*feature{mappedArrays, boundedLoops, fetchOr, xdpLinks} {
 		r.feature(f, Missing)
 	}
-	r.feature(tcx, Warning)
+	for _, f := range []*feature{ringBuffers, sizedArrays, tcx} {
+		r.feature(f, Warning)
+	}
 	r.bpffs()
 	r.tables(o)
 	if len(o.Interfaces) == 0 {

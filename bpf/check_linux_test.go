@@ -38,10 +38,39 @@ func (r *Report) find(t *testing.T, name string) Check {
 
 func TestSelfTest(t *testing.T) {
 	needRoot(t)
-	if said, err := SelfTest(); err != nil || !strings.Contains(said, "6 known frames") {
+	if said, err := SelfTest(); err != nil || !strings.Contains(said, "6 known frames") || !strings.Contains(said, "2 known chunks") || !strings.Contains(said, "a known block") {
 		t.Fatalf("%q, %v", said, err)
 	}
 	// It must not be content with anything else.
+	for what, spoil := range map[string]func(h *Host) error{
+		"answers that user space gives": func(h *Host) error { return h.SetAnswer(wire.AnswerUser) },
+		"no programs":                   func(h *Host) error { return h.loader.shared["chain"].Delete(uint32(chainChunk)) },
+		"another's token":               func(h *Host) error { return h.SetToken(0xfedcba9876543210, 3) },
+		"no room":                       func(h *Host) error { _, err := h.NewContent(999); return err },
+	} {
+		h := openCasting(t, Options{})
+		if err := spoil(h); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.selfBroadcast(); err == nil {
+			t.Errorf("it is content with %s", what)
+		}
+	}
+	for what, spoil := range map[string]func(h *Host) error{
+		"results that user space sends": func(h *Host) error { return h.SetAnswer(wire.AnswerUser) },
+		"no adding up":                  func(h *Host) error { return h.loader.shared["chain"].Delete(uint32(chainPart)) },
+		"no completing":                 func(h *Host) error { return h.loader.shared["chain"].Delete(uint32(chainPart + 1)) },
+		"no storing":                    func(h *Host) error { return h.loader.shared["chain"].Delete(uint32(chainPart + 2)) },
+		"another's token":               func(h *Host) error { return h.SetToken(0x0fedcba987654321, 2) },
+	} {
+		h := openReducing(t, Options{})
+		if err := spoil(h); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.selfReduce(); err == nil {
+			t.Errorf("it is content with %s", what)
+		}
+	}
 	h := open(t, Options{Limits: shuffle.Limits{Streams: 1, Targets: 1, Outgoing: 1, Jobs: 1}})
 	if _, err := h.selfTest(); err != nil {
 		t.Fatal(err)
@@ -169,7 +198,7 @@ func TestExamineUnprivileged(t *testing.T) {
 		}
 	}
 	// What can't be tried is not called missing.
-	for _, name := range []string{boundedLoops.name, fetchOr.name, xdpLinks.name, tcx.name, "native XDP", "programs"} {
+	for _, name := range []string{boundedLoops.name, fetchOr.name, xdpLinks.name, ringBuffers.name, sizedArrays.name, tcx.name, "native XDP", "programs"} {
 		if c := r.find(t, name); c.State != Warning {
 			t.Errorf("%+v", c)
 		}
@@ -455,7 +484,7 @@ func TestFeatures(t *testing.T) {
 		t.Error("a fact was asked for again")
 	}
 	release := kernelRelease()
-	for _, f := range []*feature{mappedArrays, boundedLoops, xdpLinks, fetchOr, tcx} {
+	for _, f := range []*feature{mappedArrays, boundedLoops, xdpLinks, fetchOr, ringBuffers, sizedArrays, tcx} {
 		old, known := older(release, f.since)
 		if !known {
 			t.Fatalf("release %q can't be read", release)

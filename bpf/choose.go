@@ -58,6 +58,9 @@ func Choose(mode shuffle.Mode, o Options) (k shuffle.Kernel, why string, err err
 	case h.Note() != "":
 		reason += "; " + h.Note()
 	}
+	if _, err := h.Broadcasts(); err != nil {
+		reason += "; " + oneLine(err)
+	}
 	return h, fmt.Sprintf("the kernel folds on %s: %s", h, reason), nil
 }
 

@@ -113,8 +113,16 @@ var (
 			return err
 		},
 	}
+	ringBuffers = &feature{
+		name: "ring buffers", since: "5.8", adds: "broadcasts and all-reduces, which user space relays without",
+		try: func() error { return features.HaveMapType(ebpf.RingBuf) },
+	}
+	sizedArrays = &feature{
+		name: "arrays of any size in a map of maps", since: "5.10", adds: "broadcasts and all-reduces, which user space relays without",
+		try: func() error { return features.HaveMapFlag(features.BPF_F_INNER_MAP) },
+	}
 	tcx = &feature{
-		name: "tcx", since: "6.6", adds: "answers on paths where XDP_TX is lost, without clsact",
+		name: "tcx", since: "6.6", adds: "answers on paths where XDP_TX is lost, and clones of chunks, without clsact",
 		try: func() error {
 			const none = 0x7ffffff0 // no interface has that number
 			return haveLink(ebpf.SchedCLS, link.RawLinkOptions{Target: none, Attach: ebpf.AttachTCXIngress}, unix.ENODEV)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -27,6 +28,7 @@ var _ shuffle.Kernel = (*Host)(nil)
 type Host struct {
 	opts    Options
 	netns   *os.File // where the devices are
+	away    awayThread
 	devices []*device
 	mtu     int
 	note    string
@@ -38,7 +40,6 @@ type Host struct {
 	loader   *loader
 	programs map[string]*ebpf.Program
 	links    []link.Link
-	tcLinks  []link.Link
 	dummy    [2]*ebpf.Map // a map of maps and the map in it, for Quiesce
 	inst     *instance    // nil: nothing is pinned
 	state    state
@@ -50,14 +51,19 @@ type Host struct {
 	// life is held for reading by every call, so that nothing is closed under it.
 	life   sync.RWMutex
 	closed bool
+	ending sync.Mutex // for Close and Release, and taken before life
 
-	answer atomic.Uint32 // as in settings
-	mu     sync.Mutex    // for the rest
-	filter bool          // answers go through a filter of clsact
-	sets   []*set
-	tables map[shuffle.TableID]*shuffle.Table
-	before []*shuffle.Table // taken up from an earlier process
-	used   int64            // bytes of tables
+	answer  atomic.Uint32 // as in settings
+	mu      sync.Mutex    // for the rest
+	answers hooked
+	clones  hooked
+	sets    []*set
+	tables  map[shuffle.TableID]*shuffle.Table
+	before  []*shuffle.Table // taken up from an earlier process
+	used    int64            // bytes of tables
+
+	casting  casting
+	reducing reducing
 }
 
 // Open loads the programs and attaches them, or takes up the state that an earlier
@@ -90,6 +96,8 @@ func Open(o Options) (*Host, error) {
 		loader:   &loader{cpus: cpus, limits: o.Limits, shared: map[string]*ebpf.Map{}},
 		programs: map[string]*ebpf.Program{},
 		tables:   map[shuffle.TableID]*shuffle.Table{},
+		answers:  hooked{hook: answerHook},
+		clones:   hooked{hook: cloneHook},
 	}
 	h.rounds.wait = h.quiesce
 	if h.netns, err = os.Open(netnsPath); err != nil {
@@ -161,6 +169,8 @@ func (h *Host) start() error {
 	if err := h.mapShared(); err != nil {
 		return err
 	}
+	h.startBroadcasts()
+	h.startReduces()
 	h.settings.Port = [2]byte{byte(h.opts.Port >> 8), byte(h.opts.Port)}
 	if h.inst != nil {
 		if err := h.pinNew(); err != nil {
@@ -207,12 +217,21 @@ func (h *Host) quiesce() error {
 	return nil
 }
 
-// mapMemory maps the first n bytes of an array map.
-func (h *Host) mapMemory(m *ebpf.Map, n int) ([]byte, error) {
+// mapArray maps the pages of an array map that its first n bytes lie in.
+func mapArray(m *ebpf.Map, n int) ([]byte, error) {
 	b, err := unix.Mmap(m.FD(), 0, pageAlign(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	runtime.KeepAlive(m)
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", n, err)
+	}
+	return b, nil
+}
+
+// mapMemory maps the first n bytes of an array map until drop.
+func (h *Host) mapMemory(m *ebpf.Map, n int) ([]byte, error) {
+	b, err := mapArray(m, n)
+	if err != nil {
+		return nil, err
 	}
 	h.mapped = append(h.mapped, b)
 	return b[:n:n], nil
@@ -361,8 +380,8 @@ func (h *Host) SetAnswer(mode wire.AnswerMode) error {
 	if mode > wire.AnswerUser {
 		return fmt.Errorf("answer mode %d does not exist", mode)
 	}
-	if mode == wire.AnswerTC && len(h.tcLinks) == 0 && !h.filter {
-		if err := h.attachTC(tcx.Have() != nil); err != nil {
+	if mode == wire.AnswerTC && !h.answers.attached() {
+		if err := h.attachHook(&h.answers, tcx.Have() != nil); err != nil {
 			return err
 		}
 	}
@@ -371,78 +390,68 @@ func (h *Host) SetAnswer(mode wire.AnswerMode) error {
 	return nil
 }
 
-func (h *Host) attachTC(filter bool) (err error) {
+// hooked is what is attached at a hook: a link for every device, or filters, or nothing.
+type hooked struct {
+	hook
+	links  []link.Link
+	filter bool
+}
+
+func (k *hooked) attached() bool { return len(k.links) > 0 || k.filter }
+
+// attachHook puts a hook's program on all devices, or on none.
+func (h *Host) attachHook(k *hooked, filter bool) (err error) {
 	if filter && h.inst != nil {
 		// Recorded first: a filter outlives the process by itself.
-		h.state.Filter = true
-		if err := h.inst.writeState(&h.state); err != nil {
+		if err := h.recordFilter(k, true); err != nil {
 			return err
 		}
 	}
-	h.filter = filter
+	k.filter = filter
 	for i, d := range h.devices {
 		var l link.Link
 		err := h.inNetns(func() (err error) {
-			l, err = d.attachTC(h.programs[tcProgram], filter)
+			l, err = d.attachHook(k.hook, h.programs[k.program], filter)
 			return err
 		})
 		if err == nil && l != nil {
-			h.tcLinks = append(h.tcLinks, l)
+			k.links = append(k.links, l)
 			if h.inst != nil {
-				err = l.Pin(h.inst.path(h.state.Live, "links", linkName("tc", i)))
+				err = l.Pin(h.inst.path(h.state.Live, "links", linkName(k.kind, i)))
 			}
 		}
 		if err != nil {
-			return errors.Join(err, h.detachTC())
+			return errors.Join(err, h.detachHook(k))
 		}
 	}
 	return nil
 }
 
-// inNetns runs f in the network namespace of the devices, wherever the caller is: attaching
-// looks devices up by numbers that mean others elsewhere.
-func (h *Host) inNetns(f func() error) error {
-	here, err := os.Open(netnsPath)
-	if err != nil {
-		return fmt.Errorf("find out the network namespace: %w", err)
+// recordFilter writes down whether a hook's program is in filters.
+func (h *Host) recordFilter(k *hooked, there bool) error {
+	if k.hook == cloneHook {
+		h.state.CloneFilter = there
+	} else {
+		h.state.Filter = there
 	}
-	defer here.Close()
-	a, err1 := here.Stat()
-	b, err2 := h.netns.Stat()
-	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("find out the network namespace: %w", err)
-	}
-	if os.SameFile(a, b) {
-		return f()
-	}
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the function
-		if err := unix.Setns(int(h.netns.Fd()), unix.CLONE_NEWNET); err != nil {
-			result <- fmt.Errorf("enter the network namespace of %s: %w", h, err)
-			return
-		}
-		result <- f()
-	}()
-	return <-result
+	return h.inst.writeState(&h.state)
 }
 
-func (h *Host) detachTC() (err error) {
-	for i, l := range h.tcLinks {
+func (h *Host) detachHook(k *hooked) (err error) {
+	for i, l := range k.links {
 		err = errors.Join(err, l.Detach(), l.Close())
 		if h.inst != nil {
-			err = errors.Join(err, removeIfThere(h.inst.path(h.state.Live, "links", linkName("tc", i))))
+			err = errors.Join(err, removeIfThere(h.inst.path(h.state.Live, "links", linkName(k.kind, i))))
 		}
 	}
-	h.tcLinks = nil
-	if h.filter {
+	k.links = nil
+	if k.filter {
 		for _, d := range h.devices {
-			err = errors.Join(err, h.inNetns(d.detachTC))
+			err = errors.Join(err, h.inNetns(func() error { return d.detachFilter(k.hook) }))
 		}
-		h.filter = false
+		k.filter = false
 		if h.inst != nil && err == nil {
-			h.state.Filter = false
-			err = h.inst.writeState(&h.state)
+			err = h.recordFilter(k, false)
 		}
 	}
 	return err
@@ -456,8 +465,12 @@ func (h *Host) Times() ([]ProgramTime, error) {
 	}
 	defer done()
 	var times []ProgramTime
-	for _, name := range []string{dispatchProgram, tcProgram} {
-		s, err := h.programs[name].Stats()
+	for _, name := range []string{dispatchProgram, tcProgram, cloneProgram} {
+		p := h.programs[name]
+		if p == nil {
+			continue // no broadcasts
+		}
+		s, err := p.Stats()
 		if err != nil {
 			return nil, fmt.Errorf("read the time of %s: %w", name, err)
 		}
@@ -468,14 +481,18 @@ func (h *Host) Times() ([]ProgramTime, error) {
 
 // Close detaches the programs, waits until none runs, removes all that was pinned, and
 // unmaps the memory, which nobody may use any more. Closing twice is fine.
+//
+// It waits for the functions of OnEvent and OnRound, which must not call it.
 func (h *Host) Close() error {
-	h.life.Lock()
-	defer h.life.Unlock()
-	if h.closed {
+	h.ending.Lock()
+	defer h.ending.Unlock()
+	if !h.refuse() {
 		return nil
 	}
-	h.closed = true
-	err := h.detachTC()
+	err := h.stopTelling()
+	h.life.Lock()
+	defer h.life.Unlock()
+	err = errors.Join(err, h.detachHook(&h.answers), h.detachHook(&h.clones))
 	for i, l := range h.links {
 		err = errors.Join(err, l.Detach())
 		if h.inst != nil {
@@ -498,24 +515,43 @@ func (h *Host) Close() error {
 // Release leaves everything attached and pinned, so that programs go on, and lets go of the
 // instance, so that another process may take it up. The memory is unmapped. A
 // Host without a directory can't be released. A process that is killed leaves the same behind.
+//
+// It waits for the functions of OnEvent and OnRound, which must not call it.
 func (h *Host) Release() error {
-	h.life.Lock()
-	defer h.life.Unlock()
-	if h.closed {
-		return ErrClosed
+	h.ending.Lock()
+	defer h.ending.Unlock()
+	done, err := h.use()
+	if err != nil {
+		return err
 	}
+	done()
 	if h.inst == nil {
 		return fmt.Errorf("release %s: it has no directory to leave its state in", h.opts)
 	}
-	h.closed = true
+	h.refuse()
+	err = h.stopTelling()
+	h.life.Lock()
+	defer h.life.Unlock()
 	h.drop()
 	h.release()
+	if err != nil {
+		return fmt.Errorf("release %s: %w", h.opts, err)
+	}
 	return nil
+}
+
+// refuse has all calls fail from now on. It says false if they do already.
+func (h *Host) refuse() bool {
+	h.life.Lock()
+	defer h.life.Unlock()
+	was := h.closed
+	h.closed = true
+	return !was
 }
 
 // drop lets go of programs, maps and memory. What is pinned stays in the kernel.
 func (h *Host) drop() {
-	for _, l := range append(h.links, h.tcLinks...) {
+	for _, l := range slices.Concat(h.links, h.answers.links, h.clones.links) {
 		_ = l.Close()
 	}
 	for _, p := range h.programs {
@@ -528,8 +564,11 @@ func (h *Host) drop() {
 	for _, b := range h.mapped {
 		_ = unix.Munmap(b)
 	}
-	h.links, h.tcLinks, h.sets, h.mapped, h.before = nil, nil, nil, nil, nil
-	h.memory, h.settings, h.used, h.filter = shuffle.Memory{}, nil, 0, false
+	h.links, h.sets, h.mapped, h.before = nil, nil, nil, nil
+	h.answers, h.clones = hooked{hook: answerHook}, hooked{hook: cloneHook}
+	h.memory, h.settings, h.used = shuffle.Memory{}, nil, 0
+	h.casting.drop()
+	h.reducing = reducing{}
 	clear(h.programs)
 	clear(h.loader.shared)
 	clear(h.tables)
@@ -547,6 +586,7 @@ func (h *Host) release() {
 	if h.inst != nil {
 		h.inst.unlock()
 	}
+	h.away.stop()
 	if h.netns != nil {
 		_ = h.netns.Close()
 		h.netns = nil

@@ -22,7 +22,7 @@ import (
 )
 
 func small() shuffle.Limits {
-	return shuffle.Limits{Streams: 4, Targets: 3, Outgoing: 2, Jobs: 5}
+	return shuffle.Limits{Streams: 4, Targets: 3, Outgoing: 2, Jobs: 5, Regions: 4, Casts: 2, Groups: 3, Chunks: 1000}
 }
 
 var narrow = shuffle.TableLayout{Class: 0, Lanes: 1, Bits: 4}
@@ -156,6 +156,9 @@ func TestTwoInterfaces(t *testing.T) {
 	}
 	if h.MTU() != 1400 {
 		t.Errorf("MTU is %d, want that of c0", h.MTU())
+	}
+	if !h.Clones() || len(h.clones.links) != 2 && !h.clones.filter {
+		t.Errorf("chunks are cloned at %d interfaces", len(h.clones.links))
 	}
 	if err := h.Close(); err != nil {
 		t.Fatal(err)

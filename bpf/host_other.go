@@ -7,13 +7,14 @@ package bpf
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"runtime"
 
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/wire"
 )
 
-var _ shuffle.Kernel = (*Host)(nil)
+var _ shuffle.Reduces = (*Host)(nil)
 
 // Host is a kernel's help at this host. This system has none to give, so there is no Host.
 type Host struct{}
@@ -99,6 +100,45 @@ func (h *Host) Times() ([]ProgramTime, error) { return nil, errSystem }
 
 // String says that there is nothing.
 func (h *Host) String() string { return "no kernel's help on " + runtime.GOOS }
+
+// Broadcasts returns an error.
+func (h *Host) Broadcasts() (shuffle.Broadcasts, error) { return nil, errSystem }
+
+// Reduces returns an error.
+func (h *Host) Reduces() (shuffle.Reduces, error) { return nil, errSystem }
+
+// Groups returns none.
+func (h *Host) Groups() []wire.Group { return nil }
+
+// OnRound returns an error.
+func (h *Host) OnRound(func(wire.Event)) error { return errSystem }
+
+// Ends returns none.
+func (h *Host) Ends() *shuffle.Ends { return &shuffle.Ends{} }
+
+// NewContent returns an error.
+func (h *Host) NewContent(int) (*shuffle.Content, error) { return nil, errSystem }
+
+// FreeContent returns an error.
+func (h *Host) FreeContent(*shuffle.Content) error { return errSystem }
+
+// SetToken returns an error.
+func (h *Host) SetToken(uint64, int) error { return errSystem }
+
+// ClearToken returns an error.
+func (h *Host) ClearToken(uint64) error { return errSystem }
+
+// Hop returns an error.
+func (h *Host) Hop(netip.AddrPort) (wire.Hop, error) { return wire.Hop{}, errSystem }
+
+// OnEvent returns an error.
+func (h *Host) OnEvent(func(wire.Event)) error { return errSystem }
+
+// Clones says no.
+func (h *Host) Clones() bool { return false }
+
+// Pumps says no.
+func (h *Host) Pumps() bool { return false }
 
 // Release returns an error.
 func (h *Host) Release() error { return errSystem }

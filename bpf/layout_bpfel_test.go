@@ -25,6 +25,32 @@ type cLayoutQuernAck struct {
 	Zero2   [2]uint32
 }
 
+type cLayoutQuernCast struct {
+	_             structs.HostLayout
+	Token         uint64
+	Job           uint32
+	Content       uint32
+	Marks         uint32
+	Chunks        uint32
+	Chains        uint32
+	Flags         uint32
+	First         uint32
+	Total         uint32
+	Bytes         uint32
+	Transmissions uint32
+	Done          uint32
+	Wake          uint32
+	Direct        uint32
+	DirectWake    uint32
+	Answers       uint32
+	Pumped        uint32
+	Arrived       uint64
+	Spare         [6]uint64
+	Want          [64]uint64
+	Next          [64]uint32
+	Heads         [64]cLayoutQuernHop
+}
+
 type cLayoutQuernCell struct {
 	_       structs.HostLayout
 	Table   [4]uint32
@@ -39,6 +65,17 @@ type cLayoutQuernCell struct {
 	Spare   [8]uint64
 }
 
+type cLayoutQuernChunk struct {
+	_     structs.HostLayout
+	Place uint32
+	First uint32
+	Total uint32
+	Bytes uint16
+	Chain uint16
+	Group uint64
+	Zero  uint64
+}
+
 type cLayoutQuernConfig struct {
 	_      structs.HostLayout
 	Port   uint16
@@ -46,6 +83,35 @@ type cLayoutQuernConfig struct {
 	Zero   uint8
 	Zero2  uint32
 	Spare  [7]uint64
+}
+
+type cLayoutQuernEvent struct {
+	_     structs.HostLayout
+	Token uint64
+	Slot  uint32
+	First uint32
+}
+
+type cLayoutQuernGroup struct {
+	_           structs.HostLayout
+	Token       uint64
+	Job         uint32
+	Sums        uint32
+	SumMarks    uint32
+	Results     uint32
+	ResultMarks uint32
+	Row         uint32
+	Bits        uint8
+	Members     uint8
+	Rank        uint8
+	Flags       uint8
+	Hop         uint32
+	Stored      uint32
+	Wake        uint32
+	Reduced     uint32
+	Passed      uint32
+	Spare       [9]uint64
+	Hops        [2]cLayoutQuernHop
 }
 
 type cLayoutQuernHead struct {
@@ -73,6 +139,21 @@ type cLayoutQuernHead struct {
 	S_set   uint8
 }
 
+type cLayoutQuernHop struct {
+	_         structs.HostLayout
+	MacTo     [6]uint8
+	MacFrom   [6]uint8
+	Interface uint32
+	PortTo    uint16
+	PortFrom  uint16
+	V6        uint8
+	Tail      uint8
+	Zero      uint16
+	To        [4]uint32
+	From      [4]uint32
+	Spare     uint64
+}
+
 type cLayoutQuernJob struct {
 	_    structs.HostLayout
 	Sip0 uint64
@@ -95,6 +176,36 @@ type cLayoutQuernOutgoing struct {
 	Zero    uint32
 	Spare   [8]uint64
 	Acked   [64]uint64
+}
+
+type cLayoutQuernPart struct {
+	_       structs.HostLayout
+	What    uint32
+	Bytes   uint16
+	Op      uint8
+	Wide    uint8
+	Reducer uint8
+	Member  uint8
+	Zero    uint16
+	Zero2   uint32
+	Zero3   [2]uint64
+}
+
+type cLayoutQuernRegion struct {
+	_       structs.HostLayout
+	Token   uint64
+	Job     uint32
+	Content uint32
+	Marks   uint32
+	Chunks  uint32
+	Chain   uint16
+	Bit     uint8
+	Flags   uint8
+	Hop     uint32
+	Stored  uint64
+	Passed  uint64
+	Spare   [2]uint64
+	Hops    [2]cLayoutQuernHop
 }
 
 type cLayoutQuernStream struct {
@@ -138,13 +249,21 @@ type cLayoutQuernTarget struct {
 const (
 	cLayoutVarKeepAnswer        = "keep_answer"
 	cLayoutVarKeepKind          = "keep_kind"
+	cLayoutVarKeepMark          = "keep_mark"
 	cLayoutVarKeepOp            = "keep_op"
 	cLayoutVarKeepQuernAck      = "keep_quern_ack"
+	cLayoutVarKeepQuernCast     = "keep_quern_cast"
 	cLayoutVarKeepQuernCell     = "keep_quern_cell"
+	cLayoutVarKeepQuernChunk    = "keep_quern_chunk"
 	cLayoutVarKeepQuernConfig   = "keep_quern_config"
+	cLayoutVarKeepQuernEvent    = "keep_quern_event"
+	cLayoutVarKeepQuernGroup    = "keep_quern_group"
 	cLayoutVarKeepQuernHead     = "keep_quern_head"
+	cLayoutVarKeepQuernHop      = "keep_quern_hop"
 	cLayoutVarKeepQuernJob      = "keep_quern_job"
 	cLayoutVarKeepQuernOutgoing = "keep_quern_outgoing"
+	cLayoutVarKeepQuernPart     = "keep_quern_part"
+	cLayoutVarKeepQuernRegion   = "keep_quern_region"
 	cLayoutVarKeepQuernStream   = "keep_quern_stream"
 	cLayoutVarKeepQuernTable    = "keep_quern_table"
 	cLayoutVarKeepQuernTarget   = "keep_quern_target"
@@ -207,13 +326,21 @@ type cLayoutMapSpecs struct {
 type cLayoutVariableSpecs struct {
 	KeepAnswer        *ebpf.VariableSpec `ebpf:"keep_answer"`
 	KeepKind          *ebpf.VariableSpec `ebpf:"keep_kind"`
+	KeepMark          *ebpf.VariableSpec `ebpf:"keep_mark"`
 	KeepOp            *ebpf.VariableSpec `ebpf:"keep_op"`
 	KeepQuernAck      *ebpf.VariableSpec `ebpf:"keep_quern_ack"`
+	KeepQuernCast     *ebpf.VariableSpec `ebpf:"keep_quern_cast"`
 	KeepQuernCell     *ebpf.VariableSpec `ebpf:"keep_quern_cell"`
+	KeepQuernChunk    *ebpf.VariableSpec `ebpf:"keep_quern_chunk"`
 	KeepQuernConfig   *ebpf.VariableSpec `ebpf:"keep_quern_config"`
+	KeepQuernEvent    *ebpf.VariableSpec `ebpf:"keep_quern_event"`
+	KeepQuernGroup    *ebpf.VariableSpec `ebpf:"keep_quern_group"`
 	KeepQuernHead     *ebpf.VariableSpec `ebpf:"keep_quern_head"`
+	KeepQuernHop      *ebpf.VariableSpec `ebpf:"keep_quern_hop"`
 	KeepQuernJob      *ebpf.VariableSpec `ebpf:"keep_quern_job"`
 	KeepQuernOutgoing *ebpf.VariableSpec `ebpf:"keep_quern_outgoing"`
+	KeepQuernPart     *ebpf.VariableSpec `ebpf:"keep_quern_part"`
+	KeepQuernRegion   *ebpf.VariableSpec `ebpf:"keep_quern_region"`
 	KeepQuernStream   *ebpf.VariableSpec `ebpf:"keep_quern_stream"`
 	KeepQuernTable    *ebpf.VariableSpec `ebpf:"keep_quern_table"`
 	KeepQuernTarget   *ebpf.VariableSpec `ebpf:"keep_quern_target"`
@@ -252,13 +379,21 @@ func (m *cLayoutMaps) Close() error {
 type cLayoutVariables struct {
 	KeepAnswer        *ebpf.Variable `ebpf:"keep_answer"`
 	KeepKind          *ebpf.Variable `ebpf:"keep_kind"`
+	KeepMark          *ebpf.Variable `ebpf:"keep_mark"`
 	KeepOp            *ebpf.Variable `ebpf:"keep_op"`
 	KeepQuernAck      *ebpf.Variable `ebpf:"keep_quern_ack"`
+	KeepQuernCast     *ebpf.Variable `ebpf:"keep_quern_cast"`
 	KeepQuernCell     *ebpf.Variable `ebpf:"keep_quern_cell"`
+	KeepQuernChunk    *ebpf.Variable `ebpf:"keep_quern_chunk"`
 	KeepQuernConfig   *ebpf.Variable `ebpf:"keep_quern_config"`
+	KeepQuernEvent    *ebpf.Variable `ebpf:"keep_quern_event"`
+	KeepQuernGroup    *ebpf.Variable `ebpf:"keep_quern_group"`
 	KeepQuernHead     *ebpf.Variable `ebpf:"keep_quern_head"`
+	KeepQuernHop      *ebpf.Variable `ebpf:"keep_quern_hop"`
 	KeepQuernJob      *ebpf.Variable `ebpf:"keep_quern_job"`
 	KeepQuernOutgoing *ebpf.Variable `ebpf:"keep_quern_outgoing"`
+	KeepQuernPart     *ebpf.Variable `ebpf:"keep_quern_part"`
+	KeepQuernRegion   *ebpf.Variable `ebpf:"keep_quern_region"`
 	KeepQuernStream   *ebpf.Variable `ebpf:"keep_quern_stream"`
 	KeepQuernTable    *ebpf.Variable `ebpf:"keep_quern_table"`
 	KeepQuernTarget   *ebpf.Variable `ebpf:"keep_quern_target"`

@@ -24,10 +24,12 @@ import (
 
 // Slots of the chain.
 const (
-	chainSize = 1024
-	chainAck  = 0
-	chainSets = 4 // of set s: chainSets + 4 s + (2 if wide) + (1 if it applies)
-	maxSets   = (chainSize - chainSets) / 4
+	chainSize  = 1024
+	chainAck   = 0 // and the absorber's is the next
+	chainChunk = 2 // and the collector's and the pump's are the next
+	chainPart  = 5 // what adds up parts, what completes blocks, and what stores results
+	chainSets  = 8 // of set s: chainSets + 4 s + (2 if wide) + (1 if it applies)
+	maxSets    = (chainSize - chainSets) / 4
 )
 
 // held keeps what programs hang on from being collected, though nobody refers to
@@ -91,22 +93,53 @@ type loader struct {
 	shared map[string]*ebpf.Map
 }
 
-// sharedMaps lists the maps that all objects share. Those with a type are mapped.
-var sharedMaps = map[string]struct {
-	size    uintptr // of an element; 0: whatever the object says
-	mapped  bool
+// need says what has to have a map or a program. What has a higher number needs all of the lower ones too.
+type need uint8
+
+const (
+	forFold need = iota
+	forBroadcasts
+	forReduces
+)
+
+// sharedMap is a map that objects share.
+type sharedMap struct {
+	size    uintptr                // of an element; 0: whatever the object says
 	entries func(l *loader) uint32 // nil: as the object says
-}{
-	"config":   {unsafe.Sizeof(wire.Settings{}), true, nil},
-	"jobs":     {unsafe.Sizeof(wire.Job{}), false, func(l *loader) uint32 { return uint32(l.limits.Jobs) }},
-	"streams":  {unsafe.Sizeof(wire.Stream{}), true, func(l *loader) uint32 { return uint32(l.limits.Streams) }},
-	"cells":    {unsafe.Sizeof(wire.Cell{}), true, func(l *loader) uint32 { return uint32(l.limits.Targets * l.cpus) }},
-	"outgoing": {unsafe.Sizeof(wire.Outgoing{}), true, func(l *loader) uint32 { return uint32(l.limits.Outgoing) }},
-	"reasons":  {8, false, nil},
-	"nonces":   {8, false, nil},
-	"chain":    {4, false, nil},
-	"targets":  {unsafe.Sizeof(wire.Target{}), true, func(l *loader) uint32 { return uint32(l.limits.Targets) }},
+	need    need
 }
+
+// sharedMaps lists the maps that all objects share.
+var sharedMaps = map[string]sharedMap{
+	"config":   {unsafe.Sizeof(wire.Settings{}), nil, forFold},
+	"jobs":     {unsafe.Sizeof(wire.Job{}), func(l *loader) uint32 { return uint32(l.limits.Jobs) }, forFold},
+	"streams":  {unsafe.Sizeof(wire.Stream{}), func(l *loader) uint32 { return uint32(l.limits.Streams) }, forFold},
+	"cells":    {unsafe.Sizeof(wire.Cell{}), func(l *loader) uint32 { return uint32(l.limits.Targets * l.cpus) }, forFold},
+	"outgoing": {unsafe.Sizeof(wire.Outgoing{}), func(l *loader) uint32 { return uint32(l.limits.Outgoing) }, forFold},
+	"reasons":  {8, nil, forFold},
+	"nonces":   {8, nil, forFold},
+	"chain":    {4, nil, forFold},
+	"targets":  {unsafe.Sizeof(wire.Target{}), func(l *loader) uint32 { return uint32(l.limits.Targets) }, forFold},
+
+	"regions":  {unsafe.Sizeof(wire.Region{}), func(l *loader) uint32 { return uint32(l.limits.Regions) }, forBroadcasts},
+	"tokens":   {4, func(l *loader) uint32 { return uint32(l.limits.Regions + l.limits.Groups) }, forBroadcasts},
+	"casts":    {unsafe.Sizeof(wire.Cast{}), func(l *loader) uint32 { return uint32(l.limits.Casts) }, forBroadcasts},
+	"contents": {4, func(l *loader) uint32 { return uint32(l.contents()) }, forBroadcasts},
+	"marks":    {8, func(l *loader) uint32 { return uint32(l.limits.Chunks) }, forBroadcasts},
+	"events":   {0, nil, forBroadcasts},
+
+	"groups": {unsafe.Sizeof(wire.Group{}), func(l *loader) uint32 { return uint32(l.limits.Groups) }, forReduces},
+	"rounds": {0, nil, forReduces},
+}
+
+// basePrograms are always there. broadcastPrograms and reducePrograms are where the kernel can.
+var (
+	basePrograms      = []objectProgram{{"dispatch", dispatchProgram}, {"ack", ackProgram}, {"absorb", absorbProgram}, {"answer_tc", tcProgram}}
+	broadcastPrograms = []objectProgram{{"chunk", chunkProgram}, {"collect", collectProgram}, {"pump", pumpProgram}, {"clone", cloneProgram}}
+	reducePrograms    = []objectProgram{{"reduce", reduceProgram}, {"complete", completeProgram}, {"reduced", reducedProgram}}
+)
+
+type objectProgram struct{ object, program string }
 
 // spec reads an object and fits its maps to the limits.
 func (l *loader) spec(name string) (*ebpf.CollectionSpec, error) {
@@ -163,24 +196,34 @@ func (l *loader) collection(spec *ebpf.CollectionSpec, own map[string]*ebpf.Map,
 	if replace == nil {
 		replace = map[string]*ebpf.Map{}
 	}
-	for name, m := range spec.Maps {
-		if _, ok := sharedMaps[name]; !ok {
-			continue
+	if err := l.share(spec); err != nil {
+		return nil, err
+	}
+	for name := range spec.Maps {
+		if m := l.shared[name]; m != nil {
+			replace[name] = m
 		}
-		if l.shared[name] == nil {
-			made, err := ebpf.NewMap(m)
-			if err != nil {
-				return nil, fmt.Errorf("make map %s: %w", name, kernelError(err))
-			}
-			l.shared[name] = made
-		}
-		replace[name] = l.shared[name]
 	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
 	if err != nil {
 		return nil, fmt.Errorf("load %v: %w", programs, kernelError(err))
 	}
 	return c, nil
+}
+
+// share makes those shared maps of an object that there are not yet.
+func (l *loader) share(spec *ebpf.CollectionSpec) error {
+	for name, m := range spec.Maps {
+		if _, ok := sharedMaps[name]; !ok || l.shared[name] != nil {
+			continue
+		}
+		made, err := ebpf.NewMap(m)
+		if err != nil {
+			return fmt.Errorf("make map %s: %w", name, kernelError(err))
+		}
+		l.shared[name] = made
+	}
+	return nil
 }
 
 // programs loads some programs of an object that has no maps of its own beside constants.
@@ -211,12 +254,7 @@ func (l *loader) base(into map[string]*ebpf.Program) error {
 	}
 	l.shared["targets"] = targets
 
-	for _, p := range []struct{ object, program string }{
-		{"dispatch", dispatchProgram},
-		{"ack", ackProgram},
-		{"absorb", absorbProgram},
-		{"answer_tc", tcProgram},
-	} {
+	for _, p := range basePrograms {
 		spec, err := l.spec(p.object)
 		if err != nil {
 			return err
@@ -230,12 +268,20 @@ func (l *loader) base(into map[string]*ebpf.Program) error {
 			return err
 		}
 	}
-	for name := range sharedMaps {
-		if l.shared[name] == nil {
+	if err := l.complete(forFold); err != nil {
+		return err
+	}
+	return l.link(chainAck, into[ackProgram], into[absorbProgram])
+}
+
+// complete says whether all shared maps were made that something needs.
+func (l *loader) complete(n need) error {
+	for name, s := range sharedMaps {
+		if s.need == n && l.shared[name] == nil {
 			return fmt.Errorf("no object has a map %s", name)
 		}
 	}
-	return l.link(chainAck, into[ackProgram], into[absorbProgram])
+	return nil
 }
 
 // link puts programs into the chain from a slot on. nil leaves a slot empty.
@@ -249,6 +295,56 @@ func (l *loader) link(slot int, programs ...*ebpf.Program) error {
 		}
 	}
 	return nil
+}
+
+// extra makes what is not there for the fold: the shared maps that something needs, and its programs; or none of them.
+func (l *loader) extra(n need, programs []objectProgram, into map[string]*ebpf.Program) (err error) {
+	defer func() {
+		if err == nil {
+			return
+		}
+		for name, s := range sharedMaps {
+			if m := l.shared[name]; s.need == n && m != nil {
+				_ = m.Close()
+				delete(l.shared, name)
+			}
+		}
+		for _, p := range programs {
+			if into[p.program] != nil {
+				_ = into[p.program].Close()
+				delete(into, p.program)
+			}
+		}
+	}()
+	specs := map[string]*ebpf.CollectionSpec{}
+	for _, p := range programs {
+		spec, err := l.spec(p.object)
+		if err != nil {
+			return err
+		}
+		if err := l.share(spec); err != nil {
+			return err
+		}
+		specs[p.object] = spec
+	}
+	// The kernel's check of one takes up to 200 ms, so they are loaded side by side.
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, p := range programs {
+		all.Go(func() {
+			loaded := map[string]*ebpf.Program{}
+			lerr := l.programs(specs[p.object], loaded, p.program)
+			mu.Lock()
+			defer mu.Unlock()
+			err = errors.Join(err, lerr)
+			maps.Copy(into, loaded)
+		})
+	}
+	all.Wait()
+	if err != nil {
+		return err
+	}
+	return l.complete(n)
 }
 
 func loadPass() (*ebpf.Program, error) {

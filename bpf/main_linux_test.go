@@ -23,6 +23,7 @@ const childVar = "QUERN_BPF_CHILD"
 var children = map[string]func() error{
 	"hold":    childHold,
 	"examine": childExamine,
+	"read":    childRead,
 }
 
 func TestMain(m *testing.M) {

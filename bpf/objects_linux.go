@@ -11,6 +11,13 @@ var objects = map[string]object{
 	"ack":       {loadCAck, _CAckBytes},
 	"absorb":    {loadCAbsorb, _CAbsorbBytes},
 	"answer_tc": {loadCAnswerTc, _CAnswerTcBytes},
+	"chunk":     {loadCChunk, _CChunkBytes},
+	"collect":   {loadCCollect, _CCollectBytes},
+	"pump":      {loadCPump, _CPumpBytes},
+	"clone":     {loadCClone, _CCloneBytes},
+	"reduce":    {loadCReduce, _CReduceBytes},
+	"complete":  {loadCComplete, _CCompleteBytes},
+	"reduced":   {loadCReduced, _CReducedBytes},
 	"pass":      {loadCPass, _CPassBytes},
 	"send":      {loadCSend, _CSendBytes},
 }

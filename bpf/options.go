@@ -5,6 +5,7 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -75,6 +76,7 @@ type Options struct {
 	// TableMemory is the most that tables may take, in bytes; 0: a quarter of
 	// the machine's memory.
 	TableMemory int64
+	Log         *slog.Logger // nil: nothing is logged
 }
 
 // InstanceDir returns the directory of the instance of that name below [Root].
@@ -89,6 +91,9 @@ func (o Options) EnsureDefaults() Options {
 	}
 	if o.TableMemory == 0 {
 		o.TableMemory = max(int64(machineMemory()/4), 64<<20)
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
 	o.Limits = o.Limits.EnsureDefaults()
 	o.Interfaces = slices.Clone(o.Interfaces)
@@ -190,6 +195,13 @@ const (
 	ackProgram      = "quern_ack"
 	absorbProgram   = "quern_absorb"
 	tcProgram       = "quern_answer_tc"
+	chunkProgram    = "quern_chunk"
+	collectProgram  = "quern_collect"
+	pumpProgram     = "quern_pump"
+	cloneProgram    = "quern_clone"
+	reduceProgram   = "quern_reduce"
+	completeProgram = "quern_complete"
+	reducedProgram  = "quern_reduced"
 	passProgram     = "quern_pass"
 	sendProgram     = "quern_send"
 )

@@ -45,7 +45,7 @@ const (
 )
 
 // stateFormat counts changes of what is pinned and how.
-const stateFormat = 1
+const stateFormat = 3
 
 // state describes what is pinned. State that does not fit is not taken up.
 type state struct {
@@ -60,7 +60,12 @@ type state struct {
 	Limits  shuffle.Limits `json:"limits"`
 	CPUs    int            `json:"cpus"`
 	Filter  bool           `json:"filter"` // answers leave by a filter of clsact, which outlives its process
-	Made    time.Time      `json:"made"`
+	// CloneFilter is the same for what clones chunks. NoBroadcasts says why there is nothing for broadcasts, and then not
+	// for all-reduces either; NoReduces says it of these.
+	CloneFilter  bool      `json:"clone_filter"`
+	NoBroadcasts string    `json:"no_broadcasts,omitempty"`
+	NoReduces    string    `json:"no_reduces,omitempty"`
+	Made         time.Time `json:"made"`
 }
 
 var liveName = regexp.MustCompile(`^live-[0-9a-f]{16}$`)
@@ -155,7 +160,7 @@ func (i *instance) unlock() {
 // isBPFFS says whether a bpffs is mounted at a directory or above it.
 func isBPFFS(path string) bool {
 	var s unix.Statfs_t
-	return unix.Statfs(path, &s) == nil && s.Type == unix.BPF_FS_MAGIC
+	return unix.Statfs(path, &s) == nil && uint32(s.Type) == unix.BPF_FS_MAGIC
 }
 
 // mount mounts the bpffs, if it is not there already.
@@ -235,18 +240,12 @@ func (i *instance) wipe(told func(string), quiesce func() error) (err error) {
 		told = func(string) {}
 	}
 	s, stateErr := i.readState()
-	if stateErr == nil && s != nil && s.Filter {
-		here, nerr := networkNamespace()
-		for _, d := range s.Devices {
-			if nerr != nil || here != s.Netns {
-				told(fmt.Sprintf("cannot reach the filter on %s, which is in another network namespace", d.Name))
-				continue
-			}
-			if derr := d.detachTC(); derr != nil {
-				err = errors.Join(err, derr)
-				continue
-			}
-			told("filter on " + d.Name)
+	if stateErr == nil && s != nil {
+		if s.Filter {
+			err = errors.Join(err, s.detachFilters(answerHook, told))
+		}
+		if s.CloneFilter {
+			err = errors.Join(err, s.detachFilters(cloneHook, told))
 		}
 	}
 	mount := filepath.Join(i.dir, mountDir)
@@ -289,6 +288,23 @@ func (i *instance) wipe(told func(string), quiesce func() error) (err error) {
 		}
 	}
 	return errors.Join(err, removeIfThere(filepath.Join(i.dir, stateFile)), removeIfThere(filepath.Join(i.dir, stateFile+".new")))
+}
+
+// detachFilters removes a hook's filters.
+func (s *state) detachFilters(k hook, told func(string)) (err error) {
+	here, nerr := networkNamespace()
+	for _, d := range s.Devices {
+		if nerr != nil || here != s.Netns {
+			told(fmt.Sprintf("cannot reach the filter on %s, which is in another network namespace", d.Name))
+			continue
+		}
+		if derr := d.detachFilter(k); derr != nil {
+			err = errors.Join(err, derr)
+			continue
+		}
+		told("filter on " + d.Name)
+	}
+	return err
 }
 
 // deviceOf says which device a pinned link is on, for people.
@@ -355,18 +371,6 @@ func waitForPrograms() error {
 	return h.quiesce()
 }
 
-// netnsPath is the calling thread's network namespace.
-const netnsPath = "/proc/thread-self/ns/net"
-
-// networkNamespace returns the number of the calling thread's network namespace.
-func networkNamespace() (uint64, error) {
-	var s unix.Stat_t
-	if err := unix.Stat(netnsPath, &s); err != nil {
-		return 0, fmt.Errorf("find out the network namespace: %w", err)
-	}
-	return s.Ino, nil
-}
-
 func bootID() (string, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -386,6 +390,12 @@ func (h *Host) describe() (s state, err error) {
 		Limits:  h.opts.Limits,
 		CPUs:    h.loader.cpus,
 		Made:    time.Now().UTC().Truncate(time.Second),
+	}
+	if h.casting.err != nil {
+		s.NoBroadcasts = oneLine(h.casting.err)
+	}
+	if h.reducing.err != nil {
+		s.NoReduces = oneLine(h.reducing.err)
 	}
 	if s.Boot, err = bootID(); err != nil {
 		return s, err

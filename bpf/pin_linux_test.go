@@ -49,13 +49,27 @@ func childHold() error {
 	if err != nil {
 		return err
 	}
-	if how := os.Getenv(tcVar); how == "" {
+	switch how := os.Getenv(tcVar); how {
+	case "":
 		if err := prepare(h); err != nil {
 			return err
 		}
-	} else {
+	case "clones":
+		if !h.Clones() {
+			return errors.New("it does not clone")
+		}
+		c, err := h.NewContent(5)
+		if err != nil {
+			return err
+		}
+		h.Ends().Regions[1] = wire.Region{Token: holdToken, Content: c.ID, Marks: c.Mark, Chunks: 5}
+		c.Marks[0] = wire.MarkStored
+		if err := h.SetToken(holdToken, 1); err != nil {
+			return err
+		}
+	default:
 		h.mu.Lock()
-		err := h.attachTC(how == "clsact")
+		err := h.attachHook(&h.answers, how == "clsact")
 		h.mu.Unlock()
 		if err != nil {
 			return err
@@ -305,6 +319,11 @@ func TestNotResumed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "cells", false},
+		{"a map of broadcasts is gone", func(t *testing.T, dir string) {
+			if err := os.Remove(filepath.Join(live(t, dir), "maps", "tokens")); err != nil {
+				t.Fatal(err)
+			}
+		}, "tokens", false},
 		{"a set is not whole", func(t *testing.T, dir string) {
 			if err := os.Remove(filepath.Join(live(t, dir), "sets", "0-c0-l2-b6", "tables")); err != nil {
 				t.Fatal(err)
@@ -435,7 +454,7 @@ func TestLock(t *testing.T) {
 }
 
 func TestClean(t *testing.T) {
-	answers := []string{"", "clsact"}
+	answers := []string{"", "clsact", "clones"}
 	if tcx.Have() == nil {
 		answers = append(answers, "tcx")
 	}
@@ -448,6 +467,9 @@ func TestClean(t *testing.T) {
 			filters := func() string { return sh(t, "tc filter show dev a0 ingress") }
 			if strings.Contains(filters(), tcProgram) != (tc == "clsact") {
 				t.Errorf("filters are %q", filters())
+			}
+			if cloning(t) != (tc == "clones") {
+				t.Errorf("chunks are cloned: %v", cloning(t))
 			}
 			if _, err := Clean(dir); !errors.Is(err, ErrInUse) {
 				t.Errorf("it lives, and Clean says %v", err)
@@ -472,8 +494,8 @@ func TestClean(t *testing.T) {
 			if id, name := onDevice(t, "a0"); id != 0 {
 				t.Errorf("on a0 is %q", name)
 			}
-			if strings.Contains(filters(), tcProgram) {
-				t.Errorf("filters are %q", filters())
+			if strings.Contains(filters(), tcProgram) || cloning(t) {
+				t.Errorf("filters are %q; chunks are cloned: %v", filters(), cloning(t))
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the directory is there: %v", err)

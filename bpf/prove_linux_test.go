@@ -58,16 +58,16 @@ func TestProve(t *testing.T) {
 	if tcx.Have() == nil {
 		links = 1
 	}
-	if len(h.tcLinks) != links || h.filter != (links == 0) {
-		t.Errorf("there are %d links for answers, and filter is %v", len(h.tcLinks), h.filter)
+	if len(h.answers.links) != links || h.answers.filter != (links == 0) {
+		t.Errorf("there are %d links for answers, and filter is %v", len(h.answers.links), h.answers.filter)
 	}
 	// It stays so when another process takes over.
 	if err := h.Release(); err != nil {
 		t.Fatal(err)
 	}
 	h = open(t, o)
-	if !h.Resumed() || h.Answer() != wire.AnswerTC || len(h.tcLinks) != links {
-		t.Errorf("resumed %v (%s), answer %d, %d links", h.Resumed(), h.Note(), h.Answer(), len(h.tcLinks))
+	if !h.Resumed() || h.Answer() != wire.AnswerTC || len(h.answers.links) != links {
+		t.Errorf("resumed %v (%s), answer %d, %d links", h.Resumed(), h.Note(), h.Answer(), len(h.answers.links))
 	}
 	p.Set = func(_ context.Context, m wire.AnswerMode) (err error) {
 		l.far(func() { err = h.SetAnswer(m) }) // wherever it is called
@@ -190,14 +190,14 @@ func TestAnswerByFilter(t *testing.T) {
 	l.far(func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		if err := h.attachTC(true); err != nil {
+		if err := h.attachHook(&h.answers, true); err != nil {
 			t.Fatal(err)
 		}
 	})
 	if err := h.SetAnswer(wire.AnswerTC); err != nil {
 		t.Fatal(err)
 	}
-	if len(h.tcLinks) != 0 {
+	if len(h.answers.links) != 0 {
 		t.Fatal("there are links, too")
 	}
 	p := l.proof(h)
@@ -209,8 +209,8 @@ func TestAnswerByFilter(t *testing.T) {
 		t.Fatal(err)
 	}
 	h = open(t, o)
-	if !h.Resumed() || !h.filter || h.Answer() != wire.AnswerTC {
-		t.Errorf("resumed %v (%s), filter %v, answer %d", h.Resumed(), h.Note(), h.filter, h.Answer())
+	if !h.Resumed() || !h.answers.filter || h.Answer() != wire.AnswerTC {
+		t.Errorf("resumed %v (%s), filter %v, answer %d", h.Resumed(), h.Note(), h.answers.filter, h.Answer())
 	}
 	p.Set = func(_ context.Context, m wire.AnswerMode) error { return fmt.Errorf("set to %d", m) }
 	if mode, why, err := Prove(t.Context(), p); err != nil || mode != wire.AnswerTC {

@@ -42,6 +42,12 @@ func (h *Host) resume() (why string, err error) {
 	if err := h.mapShared(); err != nil {
 		return "", err
 	}
+	if err := h.resumeReduces(); err != nil {
+		return "", err
+	}
+	if err := h.resumeBroadcasts(); err != nil {
+		return "", err
+	}
 	if err := h.resumeSets(); err != nil {
 		return "", err
 	}
@@ -78,19 +84,29 @@ func (s *state) differs(now *state) string {
 }
 
 func (h *Host) resumeShared() error {
-	for name := range sharedMaps {
+	programs, has := basePrograms, forFold
+	if h.state.NoBroadcasts == "" {
+		programs, has = slices.Concat(programs, broadcastPrograms), forBroadcasts
+	}
+	if h.state.NoReduces == "" {
+		programs, has = slices.Concat(programs, reducePrograms), forReduces
+	}
+	for name, s := range sharedMaps {
+		if s.need > has {
+			continue
+		}
 		m, err := loadMap(h.inst.path(h.state.Live, "maps", name))
 		if err != nil {
 			return err
 		}
 		h.loader.shared[name] = m
 	}
-	for _, name := range []string{dispatchProgram, ackProgram, absorbProgram, tcProgram} {
-		p, err := loadProgram(h.inst.path(h.state.Live, "programs", name))
+	for _, p := range programs {
+		program, err := loadProgram(h.inst.path(h.state.Live, "programs", p.program))
 		if err != nil {
 			return err
 		}
-		h.programs[name] = p
+		h.programs[p.program] = program
 	}
 	return nil
 }
@@ -106,20 +122,35 @@ func (h *Host) resumeLinks() (why string, err error) {
 			return fmt.Sprintf("its program is not on %s any more", d.Name), nil
 		}
 	}
-	h.filter = h.state.Filter
-	for i := range h.devices {
-		path := h.inst.path(h.state.Live, "links", linkName("tc", i))
-		if _, err := os.Lstat(path); err != nil {
-			continue // answers did not leave that way
+	h.answers.filter, h.clones.filter = h.state.Filter, h.state.CloneFilter
+	for _, k := range []*hooked{&h.answers, &h.clones} {
+		// A filter is recorded before it is there, and nothing but its name says that it is ours: it is put there again.
+		for _, d := range h.devices {
+			if !k.filter {
+				break
+			}
+			err := h.inNetns(func() error {
+				_, err := d.attachHook(k.hook, h.programs[k.program], true)
+				return err
+			})
+			if err != nil {
+				return "", err
+			}
 		}
-		l, err := link.LoadPinnedLink(path, nil)
-		if err != nil {
-			return "", fmt.Errorf("open a pinned link: %w", err)
+		for i := range h.devices {
+			path := h.inst.path(h.state.Live, "links", linkName(k.kind, i))
+			if _, err := os.Lstat(path); err != nil {
+				continue // nothing was attached there
+			}
+			l, err := link.LoadPinnedLink(path, nil)
+			if err != nil {
+				return "", fmt.Errorf("open a pinned link: %w", err)
+			}
+			k.links = append(k.links, l)
 		}
-		h.tcLinks = append(h.tcLinks, l)
-	}
-	if n := len(h.tcLinks); n != 0 && n != len(h.devices) {
-		return "the program that sends answers is not on all interfaces", nil
+		if n := len(k.links); n != 0 && n != len(h.devices) {
+			return fmt.Sprintf("%s is not on all interfaces", k.program), nil
+		}
 	}
 	return "", nil
 }

@@ -172,12 +172,14 @@ func (f foldBench) run(b *testing.B) {
 	if v := insert.round(b, run, packets); v[model.Pass] > 0 {
 		b.Logf("%d of %d frames were passed up", v[model.Pass], len(packets))
 	}
-	index := uint32(4)
+	index := uint32(chainSets)
 	if f.shape&wire.Wide != 0 {
 		index += 2
 	}
 	_, set := r.set(layout)
-	link := func(i uint32) { r.check(r.maps["chain"].Put(index+i, set.programs[setNames(layout)[index-4+i]])) }
+	link := func(i uint32) {
+		r.check(r.maps["chain"].Put(index+i, set.programs[setNames(layout)[index-chainSets+i]]))
+	}
 	for b.Loop() {
 		empty.round(b, r.programs["quern_pass"], packets)
 		// With links of the chain taken away, frames go up there.

@@ -278,7 +278,7 @@ func cases(t *testing.T, w *twins) {
 		}, model.Drop, []wire.Reason{wire.Malformed}},
 		{"broadcast", func(_, _ *flow) []byte {
 			return packetOf(set(w.ackFor(1, 0, [8]uint32{}), 4, byte(wire.Broadcast)), false).Bytes
-		}, model.Pass, []wire.Reason{wire.UpShape}},
+		}, model.Pass, []wire.Reason{wire.UpChain}},
 		{"answer to a probe", func(_, _ *flow) []byte {
 			p := wire.PutProbe(make([]byte, wire.FrameSize), 1, 2, 1376, 0)
 			wire.AnswerProbe(p)

@@ -37,6 +37,13 @@ func TestRunLayout(t *testing.T) {
 		"quern_table":    reflect.TypeFor[wire.Table](),
 		"quern_outgoing": reflect.TypeFor[wire.Outgoing](),
 		"quern_config":   reflect.TypeFor[wire.Settings](),
+		"quern_chunk":    reflect.TypeFor[wire.Chunk](),
+		"quern_hop":      reflect.TypeFor[wire.Hop](),
+		"quern_region":   reflect.TypeFor[wire.Region](),
+		"quern_cast":     reflect.TypeFor[wire.Cast](),
+		"quern_event":    reflect.TypeFor[wire.Event](),
+		"quern_part":     reflect.TypeFor[wire.Part](),
+		"quern_group":    reflect.TypeFor[wire.Group](),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c *btf.Struct
@@ -82,10 +89,14 @@ func TestRunEnums(t *testing.T) {
 			"QUERN_DATA": uint64(wire.Data), "QUERN_ACK": uint64(wire.Ack), "QUERN_PROBE": uint64(wire.Probe),
 			"QUERN_PROBE_REPLY": uint64(wire.ProbeReply), "QUERN_BROADCAST": uint64(wire.Broadcast),
 			"QUERN_BROADCAST_ACK": uint64(wire.BroadcastAck), "QUERN_ANSWER": uint64(wire.Answer),
+			"QUERN_REDUCE": uint64(wire.Reduce), "QUERN_REDUCED": uint64(wire.Reduced),
 		},
 		"quern_op": {
 			"QUERN_SUM": wire.OpSum, "QUERN_MIN": wire.OpMin, "QUERN_MAX": wire.OpMax, "QUERN_AND": wire.OpAnd,
 			"QUERN_OR": wire.OpOr, "QUERN_XOR": wire.OpXor, "QUERN_SUM_BOUND": wire.OpSumBound,
+		},
+		"quern_mark_state": {
+			"QUERN_MARK_NONE": wire.MarkNone, "QUERN_MARK_WRITING": wire.MarkWriting, "QUERN_MARK_STORED": wire.MarkStored,
 		},
 		"quern_answer_mode": {
 			"QUERN_ANSWER_TX": uint64(wire.AnswerTX), "QUERN_ANSWER_TC": uint64(wire.AnswerTC), "QUERN_ANSWER_USER": uint64(wire.AnswerUser),
@@ -98,6 +109,14 @@ func TestRunEnums(t *testing.T) {
 			"QUERN_R_TORN": uint64(wire.Torn), "QUERN_R_ANSWERED": uint64(wire.Answered), "QUERN_R_ANSWER_UP": uint64(wire.AnswerUp),
 			"QUERN_R_ANSWER_FAILED": uint64(wire.AnswerFailed), "QUERN_R_PROBED": uint64(wire.Probed), "QUERN_R_ABSORBED": uint64(wire.Absorbed),
 			"QUERN_R_ABSORBED_UP": uint64(wire.AbsorbedUp), "QUERN_R_ACK_STRAY": uint64(wire.AckStray), "QUERN_R_ACK_TAG": uint64(wire.AckTag),
+			"QUERN_R_UP_REGION": uint64(wire.UpRegion), "QUERN_R_CHUNK_TAG": uint64(wire.ChunkTag), "QUERN_R_CHUNK_PLACE": uint64(wire.ChunkPlace),
+			"QUERN_R_CHUNK_BUSY": uint64(wire.ChunkBusy), "QUERN_R_STORED": uint64(wire.Stored), "QUERN_R_STORED_BEFORE": uint64(wire.StoredBefore),
+			"QUERN_R_PASSED_ON": uint64(wire.PassedOn), "QUERN_R_CHAIN_ANSWERED": uint64(wire.ChainAnswered), "QUERN_R_UP_HOP": uint64(wire.UpHop),
+			"QUERN_R_COLLECTED": uint64(wire.Collected), "QUERN_R_COLLECTED_UP": uint64(wire.CollectedUp), "QUERN_R_PUMPED": uint64(wire.Pumped),
+			"QUERN_R_UP_GROUP": uint64(wire.UpGroup), "QUERN_R_PART_TAG": uint64(wire.PartTag), "QUERN_R_PART_STRAY": uint64(wire.PartStray),
+			"QUERN_R_PART_DIFFERS": uint64(wire.PartDiffers), "QUERN_R_PART_BEFORE": uint64(wire.PartBefore), "QUERN_R_ADDED": uint64(wire.Added),
+			"QUERN_R_REDUCED": uint64(wire.BlockReduced), "QUERN_R_RESULT_AGAIN": uint64(wire.ResultAgain), "QUERN_R_RESULT_STORED": uint64(wire.ResultStored),
+			"QUERN_R_RESULT_BEFORE": uint64(wire.ResultBefore), "QUERN_R_RESULT_PASSED": uint64(wire.ResultPassed),
 			"QUERN_R_COUNT": uint64(wire.Reasons),
 		},
 	} {

@@ -53,7 +53,7 @@ func newLinks(w *twins) *links {
 	l.flow = w.open(1, 0, damageShape, wire.PackOps(wire.OpSum, wire.OpMax), l.tables[0], 0)
 	id, set := w.rig.set(damageLayout)
 	names := setNames(damageLayout)
-	l.find, l.apply, l.applyAt = set.programs[names[0]], set.programs[names[1]], uint32(4+4*id+1)
+	l.find, l.apply, l.applyAt = set.programs[names[0]], set.programs[names[1]], uint32(chainSets+4*id+1)
 	l.before = l.reasons()
 	return l
 }

@@ -230,7 +230,7 @@ func (r *rig) set(layout shuffle.TableLayout) (int, *rigSet) {
 	r.sets = append(r.sets, s)
 	for i, name := range setNames(layout) {
 		if name != "" {
-			r.check(r.maps["chain"].Put(uint32(4+4*id+i), s.programs[name]))
+			r.check(r.maps["chain"].Put(uint32(chainSets+4*id+i), s.programs[name]))
 		}
 	}
 	return id, s

@@ -9,6 +9,8 @@ import (
 	"math"
 	"sync/atomic"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/pairs"
 	"github.com/quernmr/quern/shuffle/wire"
@@ -53,17 +55,42 @@ var selfSums = map[string][2]int64{
 }
 
 // SelfTest loads all programs in a Host of its own that is attached to nothing, folds known frames by test run,
-// and compares the sums with values that are written in the code. It says what it did.
+// and compares the sums with values that are written in the code. The same goes for the chunks of a broadcast and for the
+// parts of an all-reduce, if there are programs for them. It says what it did.
 func SelfTest() (string, error) {
-	h, err := Open(Options{Limits: shuffle.Limits{Streams: 1, Targets: 1, Outgoing: 1, Jobs: 1}})
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return "", fmt.Errorf("count processors: %w", err)
+	}
+	h, err := Open(Options{Limits: shuffle.Limits{
+		Streams: 1, Targets: 1, Outgoing: 1, Jobs: 1, Regions: 1, Casts: 1, Groups: 1, Chunks: selfChunks + selfBlocks(cpus),
+	}})
 	if err != nil {
 		return "", err
 	}
 	n, err := h.selfTest()
+	found := fmt.Sprintf("load, folded %d known frames right", n)
+	_, noCasts := h.Broadcasts()
+	_, noReduces := h.Reduces()
+	switch {
+	case noCasts != nil:
+		found += ", but not those of broadcasts and all-reduces, which user space relays: " + oneLine(noCasts)
+	case err == nil:
+		err = h.selfBroadcast()
+		found += fmt.Sprintf(", stored %d known chunks", selfChunks)
+	}
+	switch {
+	case noCasts != nil:
+	case noReduces != nil:
+		found += ", but not those of all-reduces, which user space relays: " + oneLine(noReduces)
+	case err == nil:
+		err = h.selfReduce()
+		found += ", reduced a known block"
+	}
 	if err = errors.Join(err, h.Close()); err != nil {
 		return "", fmt.Errorf("self-test: %w", err)
 	}
-	return fmt.Sprintf("load, and folded %d known frames right", n), nil
+	return found, nil
 }
 
 func (h *Host) selfTest() (int, error) {
@@ -123,7 +150,7 @@ func (h *Host) selfTest() (int, error) {
 const headersV4 = 14 + 20 + 8
 
 func (h *Host) selfPacket(tags *wire.Tags, token uint64, stream, seq uint32, wide, ack bool, list []selfPair) []byte {
-	le, be := binary.LittleEndian, binary.BigEndian
+	le := binary.LittleEndian
 	shape := wire.Keyed(0, 2, wide)
 	var body []byte
 	for _, p := range list {
@@ -142,15 +169,8 @@ func (h *Host) selfPacket(tags *wire.Tags, token uint64, stream, seq uint32, wid
 	for len(body)%wire.BodyStep != 0 || len(body) < wire.MinBody {
 		body = append(body, 0)
 	}
-	b := make([]byte, headersV4+wire.HeadSize, headersV4+wire.FrameSize)
-	copy(b, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0})
-	ip, udp, head := b[14:], b[34:], b[headersV4:]
-	ip[0], ip[8], ip[9] = 0x45, 64, 17
-	be.PutUint16(ip[2:], uint16(len(b)-14+len(body)))
-	copy(ip[12:], []byte{192, 0, 2, 1, 192, 0, 2, 2})
-	be.PutUint16(udp, 40000)
-	be.PutUint16(udp[2:], uint16(h.opts.Port))
-	be.PutUint16(udp[4:], uint16(len(b)-34+len(body)))
+	b := append(h.selfHeaders(wire.HeadSize+len(body)), make([]byte, wire.HeadSize)...)
+	head := b[headersV4:]
 	le.PutUint32(head, wire.Magic)
 	head[4], head[5], head[6], head[7] = byte(wire.Data), byte(shape), byte(len(list)), wire.Version
 	le.PutUint64(head[8:], token)
@@ -162,6 +182,21 @@ func (h *Host) selfPacket(tags *wire.Tags, token uint64, stream, seq uint32, wid
 	}
 	b = append(b, body...)
 	le.PutUint64(b[headersV4+32:], tags.Tag(b[headersV4:], uint64(seq))) // back is 0
+	return b
+}
+
+// selfHeaders returns the headers of a packet with a frame of that many bytes.
+func (h *Host) selfHeaders(frame int) []byte {
+	be := binary.BigEndian
+	b := make([]byte, headersV4, headersV4+wire.FrameSize)
+	copy(b, []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0})
+	ip, udp := b[14:], b[34:]
+	ip[0], ip[8], ip[9] = 0x45, 64, 17
+	be.PutUint16(ip[2:], uint16(len(b)-14+frame))
+	copy(ip[12:], []byte{192, 0, 2, 1, 192, 0, 2, 2})
+	be.PutUint16(udp, 40000)
+	be.PutUint16(udp[2:], uint16(h.opts.Port))
+	be.PutUint16(udp[4:], uint16(len(b)-34+frame))
 	return b
 }
 

@@ -6,11 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/quernmr/quern/shuffle"
@@ -66,12 +63,12 @@ type Transmitter struct {
 	box    *sendBox
 	memory []byte
 	first  []byte // what a run begins every packet with
-	ways   map[netip.Addr]*way
+	ways   map[netip.Addr]*sendWay
 	closed bool
 }
 
-// way is how packets get to a host.
-type way struct {
+// sendWay is a way as it is kept for a while.
+type sendWay struct {
 	until  time.Time
 	iface  uint32
 	header [sendHeaders]byte // without lengths, sums and ports
@@ -87,7 +84,7 @@ func NewTransmitter(h *Host) (_ *Transmitter, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("send past sockets: %w: tried on amd64 alone", ErrUnsupported)
 	}
-	t := &Transmitter{host: h, ways: map[netip.Addr]*way{}, first: make([]byte, sendRoom+1)}
+	t := &Transmitter{host: h, ways: map[netip.Addr]*sendWay{}, first: make([]byte, sendRoom+1)}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("send past sockets: %w", errors.Join(err, t.Close()))
@@ -129,15 +126,6 @@ func NewTransmitter(h *Host) (_ *Transmitter, err error) {
 	return t, nil
 }
 
-func sameNetns(f *os.File, path string) (bool, error) {
-	a, err1 := f.Stat()
-	b, err2 := os.Stat(path)
-	if err := errors.Join(err1, err2); err != nil {
-		return false, fmt.Errorf("find out the network namespace: %w", err)
-	}
-	return os.SameFile(a, b), nil
-}
-
 // park attaches the program in a namespace of its own.
 func (t *Transmitter) park() error {
 	result := make(chan error, 1)
@@ -160,39 +148,12 @@ func (t *Transmitter) park() error {
 	return <-result
 }
 
-// thread is one in another network namespace.
-type thread struct {
-	jobs chan func()
-	done chan struct{}
-}
-
-func newThread(netns *os.File) (*thread, error) {
-	t := &thread{make(chan func()), make(chan struct{})}
-	result := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked
-		defer close(t.done)
-		if err := unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET); err != nil {
-			result <- fmt.Errorf("enter the interface's network namespace: %w", err)
-			return
-		}
-		result <- nil
-		for job := range t.jobs {
-			job()
-		}
-	}()
-	return t, <-result
-}
-
 // in runs f on a thread in the interface's namespace.
-func (t *Transmitter) in(f func() error) (err error) {
+func (t *Transmitter) in(f func() error) error {
 	if t.away == nil {
 		return f()
 	}
-	done := make(chan struct{})
-	t.away.jobs <- func() { err = f(); close(done) }
-	<-done
-	return err
+	return t.away.do(f)
 }
 
 // run makes n packets.
@@ -261,7 +222,7 @@ func headerSum(b []byte) uint16 {
 }
 
 // way returns the way to a host. mu is held.
-func (t *Transmitter) way(to netip.Addr) *way {
+func (t *Transmitter) way(to netip.Addr) *sendWay {
 	now := time.Now()
 	w := t.ways[to]
 	if w != nil && now.Before(w.until) {
@@ -270,7 +231,7 @@ func (t *Transmitter) way(to netip.Addr) *way {
 	if len(t.ways) >= 4096 {
 		clear(t.ways)
 	}
-	w = &way{until: now.Add(wayFor)}
+	w = &sendWay{until: now.Add(wayFor)}
 	w.err = t.in(func() error { return t.find(to, w) })
 	if errors.Is(w.err, shuffle.ErrNotNow) {
 		w.until = now.Add(time.Millisecond)
@@ -280,54 +241,19 @@ func (t *Transmitter) way(to netip.Addr) *way {
 }
 
 // find asks the system for the way to a host.
-func (t *Transmitter) find(to netip.Addr, w *way) error {
+func (t *Transmitter) find(to netip.Addr, w *sendWay) error {
 	if !to.Is4() {
 		return fmt.Errorf("%w: IPv4 alone", ErrUnsupported)
 	}
-	routes, err := netlink.RouteGet(to.AsSlice())
+	found, err := findWay(t.host.devices, to)
 	if err != nil {
-		return fmt.Errorf("%w: %w", shuffle.ErrNotNow, err)
+		return err
 	}
-	if len(routes) != 1 {
-		return fmt.Errorf("%w: %d routes", ErrUnsupported, len(routes))
-	}
-	r := routes[0]
-	i := slices.IndexFunc(t.host.devices, func(d *device) bool { return d.Index == r.LinkIndex })
-	source, ok := netip.AddrFromSlice(r.Src.To4())
-	if i < 0 || !ok || r.Type != unix.RTN_UNICAST {
-		return fmt.Errorf("%w: the way there is not by an interface of ours", ErrUnsupported)
-	}
-	next := to
-	if gw, ok := netip.AddrFromSlice(r.Gw.To4()); ok {
-		next = gw
-	}
-	l, err := netlink.LinkByIndex(r.LinkIndex)
-	if err != nil {
-		return fmt.Errorf("%w: %w", shuffle.ErrNotNow, err)
-	}
-	neighbours, err := netlink.NeighList(r.LinkIndex, netlink.FAMILY_V4)
-	if err != nil {
-		return fmt.Errorf("%w: %w", shuffle.ErrNotNow, err)
-	}
-	const known = netlink.NUD_REACHABLE | netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE
-	var far net.HardwareAddr
-	for _, n := range neighbours {
-		if a, ok := netip.AddrFromSlice(n.IP.To4()); ok && a == next && n.State&known != 0 {
-			far = n.HardwareAddr
-		}
-	}
-	near := l.Attrs().HardwareAddr
-	if len(far) != 6 {
-		return fmt.Errorf("%w: no hardware address of %s", shuffle.ErrNotNow, next)
-	}
-	if len(near) != 6 {
-		return fmt.Errorf("%w: interface %s is no Ethernet", ErrUnsupported, l.Attrs().Name)
-	}
-	w.iface = uint32(r.LinkIndex)
-	h := append(append(append([]byte(nil), far...), near...), 0x08, 0x00)
+	w.iface = found.iface
+	h := append(append(append([]byte(nil), found.far[:]...), found.near[:]...), 0x08, 0x00)
 	// Version and length; then identification 0, which an atomic packet may have, and don't fragment.
 	h = append(h, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, unix.IPPROTO_UDP, 0, 0)
-	copy(w.header[:], append(append(h, source.AsSlice()...), to.AsSlice()...))
+	copy(w.header[:], append(append(h, found.from.AsSlice()...), to.AsSlice()...))
 	return nil
 }
 
@@ -353,8 +279,7 @@ func (t *Transmitter) Close() error {
 		t.coll.Close()
 	}
 	if t.away != nil {
-		close(t.away.jobs)
-		<-t.away.done
+		t.away.stop()
 	}
 	return errors.Join(errs...)
 }

@@ -25,7 +25,13 @@ func TestInterfaceVanishes(t *testing.T) {
 			if _, err := h.NewTables(narrow, 1); err != nil {
 				t.Fatal(err)
 			}
+			if !h.Clones() {
+				t.Fatal("it does not clone")
+			}
 			sh(t, "ip link del a0")
+			if _, err := h.NewContent(1); err != nil {
+				t.Error(err)
+			}
 			if err := h.Quiesce(); err != nil {
 				t.Error(err)
 			}

@@ -18,30 +18,32 @@ const blankFields = "blank fields skipped"
 // job makes the job that the plan describes. Keys are a byte string, or several
 // if rows are grouped by several columns.
 func (p *aggregatePlan) job(src *source) mapreduce.Runnable {
-	if p.groups > 1 {
-		return aggregateJob(p, src, func() func([][]byte) mapreduce.Fields {
-			return func(columns [][]byte) mapreduce.Fields { return columns[:p.groups:p.groups] }
-		})
+	switch {
+	case p.groups > 1:
+		return anyJob(p, src, func(columns [][]byte) mapreduce.Fields { return columns[:p.groups:p.groups] })
+	case p.groups == 1:
+		return anyJob(p, src, func(columns [][]byte) []byte { return columns[0] })
 	}
-	if p.groups == 1 {
-		return aggregateJob(p, src, func() func([][]byte) []byte {
-			return func(columns [][]byte) []byte { return columns[0] }
-		})
+	return anyJob(p, src, func([][]byte) []byte { return nil })
+}
+
+// anyJob makes a job of floats or of decimals.
+func anyJob[K any](p *aggregatePlan, src *source, keyOf func(columns [][]byte) K) mapreduce.Runnable {
+	if p.floats != nil {
+		return floatJob(p, src, keyOf)
 	}
-	return aggregateJob(p, src, func() func([][]byte) []byte {
-		return func([][]byte) []byte { return nil }
-	})
+	return aggregateJob(p, src, keyOf)
 }
 
 // aggregateJob makes a job whose keys keyOf takes from the wanted columns.
-func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(columns [][]byte) K) mapreduce.Runnable {
+func aggregateJob[K any](p *aggregatePlan, src *source, keyOf func(columns [][]byte) K) mapreduce.Runnable {
 	names, kinds := p.columns()
 	keys := p.wanted[:p.groups:p.groups]
 	if p.rankLane < 0 {
 		return &mapreduce.Job[K, []int64, []output.Value]{
 			Name: "aggregate",
 			NewBlockMap: func() func(mapreduce.Block, *mapreduce.Emitter[K, []int64]) error {
-				return aggregateMap(p, src, newKey(), func(emit *mapreduce.Emitter[K, []int64], key K, r *aggregateRow, _ [][]byte) {
+				return aggregateMap(p, src, keyOf, func(emit *mapreduce.Emitter[K, []int64], key K, r *aggregateRow, _ [][]byte) {
 					emit.Emit(key, r.lanes)
 				})
 			},
@@ -61,7 +63,7 @@ func aggregateJob[K any](p *aggregatePlan, src *source, newKey func() func(colum
 			for lane, op := range p.ops {
 				rank[lane] = op.Identity()
 			}
-			return aggregateMap(p, src, newKey(), func(emit *mapreduce.Emitter[K, aggregatePart], key K, r *aggregateRow, columns [][]byte) {
+			return aggregateMap(p, src, keyOf, func(emit *mapreduce.Emitter[K, aggregatePart], key K, r *aggregateRow, columns [][]byte) {
 				emit.Emit(key, aggregatePart{0, r.lanes})
 				for i, column := range p.sketches {
 					if isBlank(columns[column]) {

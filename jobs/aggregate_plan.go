@@ -18,11 +18,17 @@ const (
 	measureMin
 	measureMean
 	measureMax
+	measureVariance
+	measureStdDev
 	measureCount
 	measureDistinct
+	measureError
+	measureNaN
+	measurePosInf
+	measureNegInf
 )
 
-var measureNames = [...]string{"sum", "min", "mean", "max", "count", "distinct"}
+var measureNames = [...]string{"sum", "min", "mean", "max", "variance", "stddev", "count", "distinct", "error", "nan", "pos_inf", "neg_inf"}
 
 // registersPerSketch is the number of sub-keys of a key that one --distinct
 // takes; sub-key 0 is for all else.
@@ -40,6 +46,8 @@ type aggregatePlan struct {
 	ops       []mapreduce.Op
 	countLane int // rows; -1: none
 	rankLane  int // registers of sketches; -1: none
+
+	floats *aggregateFloats // nil: exact decimals in lanes
 
 	decimals    int // digits to round to; -1: exact
 	refuseEmpty bool
@@ -148,14 +156,21 @@ func (p *aggregatePlan) columns() (names []string, kinds []output.Kind) {
 			name += "_" + out.name
 		}
 		names = append(names, name)
-		kind := output.Decimal
-		switch out.what {
-		case measureMean:
-			kind = output.Float
-		case measureCount, measureDistinct:
-			kind = output.Int
-		}
-		kinds = append(kinds, kind)
+		kinds = append(kinds, out.kind(p.floats != nil))
 	}
 	return names, kinds
+}
+
+// kind is that of the cell.
+func (o *aggregateOutput) kind(floats bool) output.Kind {
+	switch o.what {
+	case measureCount, measureDistinct, measureNaN, measurePosInf, measureNegInf:
+		return output.Int
+	case measureMean:
+		return output.Float
+	}
+	if floats {
+		return output.Float
+	}
+	return output.Decimal
 }

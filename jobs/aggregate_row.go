@@ -83,7 +83,7 @@ func (r *aggregateRow) take(columns [][]byte) (column int, err error) {
 		text := columns[f.column]
 		if isBlank(text) {
 			if r.plan.refuseEmpty {
-				return f.column, errors.New("is blank or null; with --empty skip such fields are left out")
+				return f.column, errBlank
 			}
 			r.skipped++
 			r.noValue(f)
@@ -109,6 +109,8 @@ func (r *aggregateRow) take(columns [][]byte) (column int, err error) {
 	}
 	return 0, nil
 }
+
+var errBlank = errors.New("is blank or null; with --empty skip such fields are left out")
 
 // noValue sets the lanes of a field to what changes nothing.
 func (r *aggregateRow) noValue(f *aggregateField) {

@@ -35,10 +35,21 @@ both) that found no partner, the other side being empty (null in JSON). A key th
 is missing or null has no partner. Rows are in order of the key.
 
 The rows with one key of the smaller input are held in memory: at most --max-group
-bytes of them, per worker.`,
+bytes of them, per worker.
+
+There are two ways to the same rows. A repartition join brings the rows of both
+sides together by their keys. A broadcast join gives the smaller side, as a table, to
+all who map the larger one, so that rows without a partner go no further and the
+smaller side does not travel by key at all. It is possible where the smaller side is a
+file that can be read again and its rows without a partner are not asked for.
+--strategy auto takes it if that side has at most --broadcast-limit bytes
+(decompressed); 'quern explain join ...' says what is taken and why.`,
 	Example: `  quern join --on user_id users.csv visits.csv -o visits_by_user
-  quern join --left-on id --right-on user.id --type left users.jsonl events.jsonl`,
-	New: func() Options { return &joinOptions{Type: "inner", MaxGroup: "256MiB"} },
+  quern join --left-on id --right-on user.id --type left users.jsonl events.jsonl
+  quern join --on sku prices.csv sales/ --strategy broadcast -o priced`,
+	New: func() Options {
+		return &joinOptions{Type: "inner", MaxGroup: "256MiB", Strategy: strategyAuto, BroadcastLimit: "64MiB"}
+	},
 }
 
 type joinOptions struct {
@@ -49,6 +60,9 @@ type joinOptions struct {
 	LeftColumns  []string `name:"left-columns" help:"columns of the left side in the result; default: all but the key"`
 	RightColumns []string `name:"right-columns" help:"columns of the right side in the result; default: all but the key"`
 	MaxGroup     string   `name:"max-group" help:"most memory for the rows with one key of the smaller side"`
+	Strategy     string   `name:"strategy" help:"auto, broadcast (the smaller side goes to all mappers) or repartition (both sides are shuffled)"`
+
+	BroadcastLimit string `name:"broadcast-limit" help:"auto broadcasts a side of at most so many bytes, decompressed"`
 	RowFormat
 }
 
@@ -60,6 +74,15 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 	var err error
 	if j.maxGroup, err = parseSize("max-group", o.MaxGroup); err != nil {
 		return nil, err
+	}
+	limit, err := parseSize("broadcast-limit", o.BroadcastLimit)
+	if err != nil {
+		return nil, err
+	}
+	switch o.Strategy {
+	case strategyAuto, strategyBroadcast, strategyRepartition:
+	default:
+		return nil, fmt.Errorf("--strategy %q: say auto, broadcast or repartition", o.Strategy)
 	}
 	switch o.Type {
 	case "inner":
@@ -94,6 +117,7 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 		in.Format = input.Parquet
 	}
 	var size [2]int64
+	var packed [2]bool  // size is not that of its content
 	var first [2]string // a file of each side
 	var pipe [2]bool    // it can be read only once
 	for side := range inputs {
@@ -109,6 +133,7 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 				first[side] = f.Path
 			}
 			pipe[side] = pipe[side] || f.Size < 0
+			packed[side] = packed[side] || f.Compression != "" || kinds[side] == "parquet"
 			size[side] += max(f.Size, 0)
 			if f.Size < 0 {
 				size[side] += 1 << 40 // a pipe: likely the long side
@@ -118,6 +143,7 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 	if size[right] < size[left] {
 		j.small = right
 	}
+	var read [2][]string // of Parquet: the columns that are to be read
 	for side, columns := range [2][]string{splitList(o.LeftColumns), splitList(o.RightColumns)} {
 		if columns == nil {
 			if columns, err = o.otherColumns(in, inputs[side:side+1], first[side], pipe[side], on[side]); err != nil {
@@ -129,8 +155,24 @@ func (o *joinOptions) Build(in *input.Options, inputs []string) (mapreduce.Runna
 		}
 		j.sides[side].whole = columns == nil
 		j.sides[side].columns = columns
+		read[side] = in.Columns
 	}
 	in.Columns = nil // the sides want different ones
+	j.strategy, j.why, err = choose(choice{
+		strategy: o.Strategy, limit: limit, small: j.small, outer: j.outer,
+		size: size[j.small], packed: packed[j.small], once: pipe[j.small],
+	})
+	if err != nil {
+		return nil, err
+	}
+	if j.strategy == strategyBroadcast {
+		j.spread = &spreadSide{
+			inputs: inputs[j.small : j.small+1], options: *in,
+			limit: limit, must: o.Strategy == strategyBroadcast,
+			fingerprint: j.fingerprint(on, inputs),
+		}
+		j.spread.options.Columns = read[j.small]
+	}
 	return j.job(on[left]), nil
 }
 
@@ -216,6 +258,10 @@ type joiner struct {
 	leftFiles int     // the first so many files of the plan are the left side
 	small     int     // the side whose rows come first and are held
 	maxGroup  int64   // bytes
+
+	strategy string
+	why      string
+	spread   *spreadSide // the small side, if it may be broadcast; nil: it is not
 }
 
 type joinSide struct {
@@ -245,7 +291,7 @@ func (j *joiner) job(key string) mapreduce.Runnable {
 	for i := range kinds {
 		kinds[i] = output.Bytes
 	}
-	return inOrder{&mapreduce.Job[[]byte, []byte, []output.Value]{
+	job := &mapreduce.Job[[]byte, []byte, []output.Value]{
 		Name:        "join",
 		NewBlockMap: j.newMap,
 		FirstBlock:  func(b mapreduce.Block) error { return j.sides[j.side(b.File)].source.learn(b) },
@@ -254,7 +300,15 @@ func (j *joiner) job(key string) mapreduce.Runnable {
 		Columns:     names,
 		ColumnKinds: kinds,
 		HideKey:     true, // the first column
-	}}
+		KeyText:     keyText,
+		Why:         []string{j.why},
+	}
+	if s := j.spread; s != nil {
+		s.open = mapreduce.Parse(job.SideInput(sideNames[j.small]+" side", j.source()), func(content []byte) (*joinTable, error) {
+			return openTable(content, s.fingerprint)
+		})
+	}
+	return inOrder{job}
 }
 
 func (j *joiner) names(key string) []string {

@@ -52,6 +52,12 @@ func parseArgs(t testing.TB, job string, args []string) (Definition, Options, Co
 				s.Value.SetString(text)
 			case reflect.Slice:
 				s.Value.Set(reflect.Append(s.Value, reflect.ValueOf(text)))
+			case reflect.Float64:
+				f, err := strconv.ParseFloat(text, 64)
+				if err != nil {
+					t.Fatalf("%s %s: %v", arg, text, err)
+				}
+				s.Value.SetFloat(f)
 			default:
 				n, err := strconv.ParseInt(text, 10, 64)
 				if err != nil {

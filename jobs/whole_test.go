@@ -21,7 +21,12 @@ import (
 	"github.com/quernmr/quern/mapreduce/output"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if programMain() {
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // TestSpilling runs jobs over more keys than the least memory holds, and with
 // all memory needed: the rows must be the same.

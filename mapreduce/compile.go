@@ -28,6 +28,14 @@ type program[K, V, R any] struct {
 // grouped says whether the job has a Reduce rather than a Fold.
 func (j *Job[K, V, R]) grouped() bool { return j.Reduce != nil }
 
+// keyText is a key as errors show it.
+func (p *program[K, V, R]) keyText(key K) string {
+	if p.job.KeyText != nil {
+		return p.job.KeyText(key)
+	}
+	return p.key.text(key)
+}
+
 // Validate says what is wrong with the job itself.
 func (j *Job[K, V, R]) Validate() error {
 	_, err := j.compile()
@@ -60,6 +68,9 @@ func (j *Job[K, V, R]) build() (*program[K, V, R], error) {
 	if folds == j.grouped() {
 		return nil, errors.New("set exactly one of Fold and Reduce")
 	}
+	if j.Fold.err != nil {
+		return nil, j.Fold.err
+	}
 	if folds && (j.Combine != nil || j.ValueOrder != nil) {
 		return nil, errors.New("the fields Combine and ValueOrder go with Reduce, not with Fold")
 	}
@@ -71,6 +82,9 @@ func (j *Job[K, V, R]) build() (*program[K, V, R], error) {
 	}
 	if j.Top < 0 {
 		return nil, fmt.Errorf("field Top is %d", j.Top)
+	}
+	if err := checkSides(j.sides); err != nil {
+		return nil, err
 	}
 	p := &program[K, V, R]{job: j}
 	var err error

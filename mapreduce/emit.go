@@ -3,10 +3,12 @@
 package mapreduce
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/group"
+	"github.com/quernmr/quern/shuffle/pairs"
 )
 
 // Emitter takes the pairs that Map makes. It belongs to one goroutine.
@@ -18,19 +20,23 @@ type Emitter[K, V any] struct {
 	plain   bool // the value in memory is the only lane, a sum
 	direct  bool // the value is a slice of lanes
 	key     *keyCodec
+	keyText func(K) string // as errors show it
 	put     func(dst []int64, v V)
-	putSub  func(dst []int64, v V) uint32
+	putSub  func(p *Parts, v V)
+	putSome func(p *Parts, v V)
 	encode  func(dst []byte, v V) []byte
 	order   func(dst []byte, v V) []byte
 
 	lanes    []int64
 	keyBuf   []byte
 	subBuf   []byte
+	parts    Parts
 	valueBuf []byte
 	orderBuf []byte
 
 	records  int64
 	counters map[string]*Counter
+	sample   *pairs.BottomK // keys that Sample was told of; nil: nobody asks
 }
 
 // Emit adds a value to a key. It copies what it needs and does not allocate.
@@ -54,9 +60,18 @@ func (e *Emitter[K, V]) Emit(key K, value V) {
 		e.put(e.lanes, value)
 		e.comb.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b), e.lanes)
 	case e.putSub != nil:
-		sub := e.putSub(e.lanes, value)
-		e.subBuf = appendSub(appendEscaped(e.subBuf[:0], b), sub)
-		e.comb.Add(unsafe.Pointer(unsafe.SliceData(e.subBuf)), len(e.subBuf), e.lanes)
+		e.parts.buf = appendEscaped(e.parts.buf[:0], b)
+		e.parts.key = len(e.parts.buf)
+		e.putSub(&e.parts, value)
+		if e.parts.err != nil {
+			e.nameKey(kp)
+		}
+	case e.putSome != nil:
+		e.parts.buf = append(e.parts.buf[:0], b...)
+		e.putSome(&e.parts, value)
+		if e.parts.err != nil {
+			e.nameKey(kp)
+		}
 	default:
 		e.valueBuf = e.valueBuf[:0]
 		if e.order != nil {
@@ -66,6 +81,18 @@ func (e *Emitter[K, V]) Emit(key K, value V) {
 		e.valueBuf = e.encode(e.valueBuf, value)
 		e.coll.Add(b, e.valueBuf)
 	}
+}
+
+// nameKey adds the key at kp to the first error of a value, which another attempt
+// would meet again.
+//
+//go:noinline
+func (e *Emitter[K, V]) nameKey(kp unsafe.Pointer) {
+	if e.parts.named {
+		return
+	}
+	e.parts.named = true
+	e.parts.err = &permanent{fmt.Errorf("key %s: %w", e.keyText(*(*K)(kp)), e.parts.err)}
 }
 
 // noescape hides a pointer from escape analysis: what Emit is handed is read

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,13 +40,17 @@ type traits struct {
 	countKeys  bool
 	safe       bool // once folded without carries, rows can be made without error
 	firstBlock func(b Block) error
+	sides      []*SideInput
+	why        []string // of the job's maker
+	notes      []string // of the fold's maker
+	iter       iterated // nil: it is none
 }
 
 func (p *program[K, V, R]) traits() traits {
 	j := p.job
 	t := traits{
 		name: j.Name, schema: p.schema, grouped: j.grouped(), ops: j.Fold.ops,
-		top: j.Top > 0, countKeys: j.CountKeys, firstBlock: j.FirstBlock,
+		top: j.Top > 0, countKeys: j.CountKeys, firstBlock: j.FirstBlock, sides: j.sides, why: j.Why, notes: j.Fold.notes,
 	}
 	t.safe = j.Fold.safe && j.Keep == nil && j.Repeat == nil && !t.top && !t.countKeys
 	if j.Fold.getSub != nil {
@@ -65,6 +70,9 @@ type engine struct {
 	seed    pairs.Seed
 	dir     string // of runs, made when the first is written
 	started time.Time
+
+	found []foundSide     // side inputs, before they are read
+	sides []SideInputInfo // and afterwards
 
 	mappers []mapper
 	foldCfg fold.Config
@@ -95,6 +103,10 @@ type engine struct {
 	spills  atomic.Int64
 	skipped atomic.Int64
 	cut     atomic.Int64
+
+	sideBytes atomic.Int64 // of side inputs read so far
+
+	iteration atomic.Pointer[iterationProgress] // nil: it does none, or no round yet
 }
 
 // Run runs the job in this process on all cores, or stands for it in a process of a
@@ -121,6 +133,7 @@ func (j *Job[K, V, R]) Run(ctx context.Context, opts Options) (res *Result, err 
 
 func newEngine(c code, opts Options) (*engine, error) {
 	e := &engine{code: c, t: c.traits(), opts: opts, started: time.Now()}
+	e.notes = slices.Clone(e.t.notes)
 	if len(opts.Inputs) == 0 && !opts.Input.AllowEmpty {
 		return nil, errors.New("no inputs: Options.Inputs names files, patterns, folders, or \"-\" for standard input")
 	}
@@ -139,6 +152,9 @@ func newEngine(c code, opts Options) (*engine, error) {
 		return nil, err
 	}
 	e.opts.Workers = e.mem.workers
+	if e.t.iter != nil && e.opts.Input.SplitSize == 0 {
+		e.opts.Input.SplitSize = iterationSplit
+	}
 	e.setPhase("plan")
 	return e, nil
 }
@@ -152,6 +168,9 @@ func (e *engine) largest() int64 {
 	}
 	return (line + line/4) * int64(e.opts.Workers+1)
 }
+
+// phaseSides is the phase in which side inputs are read.
+const phaseSides = "side inputs"
 
 func (e *engine) setPhase(s string) { e.phase.Store(&s) }
 
@@ -174,6 +193,9 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 	if e.plan, err = input.Discover(ctx, e.opts.Inputs, e.opts.Input); err != nil {
 		return nil, err
 	}
+	if err := e.findSides(ctx); err != nil {
+		return nil, err
+	}
 	tx, err := e.begin()
 	if err != nil {
 		return nil, err
@@ -183,6 +205,15 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 			err = abort
 		}
 	}()
+	release, err := e.readSides(ctx)
+	defer func() {
+		if freed := release(); err == nil && freed != nil {
+			err = freed
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
 	if e.arena, err = pairs.NewArena(e.mem.arena + e.largest()); err != nil {
 		return nil, err
 	}
@@ -220,7 +251,7 @@ func (e *engine) run(ctx context.Context) (res *Result, err error) {
 		Job: e.t.name, Audit: *audit, Counters: e.counters(), Notes: e.allNotes(),
 		Records: e.records.Load(), Bytes: e.bytes.Load(),
 		Files: len(e.plan.Files), Splits: len(e.plan.Splits), Parts: e.opts.Partitions,
-		Spills: e.spills.Load(), Spilled: e.spilled,
+		Spills: e.spills.Load(), Spilled: e.spilled, SideInputs: e.sides,
 		Elapsed: time.Since(e.started), Map: drained.Sub(mapped), Drain: time.Since(drained),
 	}, nil
 }
@@ -243,6 +274,11 @@ func (e *engine) info() output.Info {
 	for _, f := range e.plan.Files {
 		if f.Path != "-" {
 			info.Inputs = append(info.Inputs, f.Path)
+		}
+	}
+	for _, f := range e.found {
+		if f.whole != nil {
+			info.Inputs = append(info.Inputs, f.whole.Paths()...)
 		}
 	}
 	return info
@@ -298,10 +334,17 @@ func (e *engine) reportProgress() func() {
 		if phase != "plan" && e.plan != nil && e.plan.Exact {
 			total = e.plan.TotalBytes
 		}
+		read := e.bytes.Load()
+		if phase == phaseSides {
+			total, read = 0, e.sideBytes.Load()
+		}
 		progress := Progress{
-			Phase: phase, Bytes: e.bytes.Load(), TotalBytes: total,
+			Phase: phase, Bytes: read, TotalBytes: total,
 			Records: e.records.Load(), Pairs: e.pairs.Load(), Rows: e.rows.Load(), Spills: e.spills.Load(),
 			Elapsed: time.Since(e.started),
+		}
+		if i := e.iteration.Load(); i != nil {
+			progress.Round, progress.Rounds, progress.Change = i.Round, i.Rounds, i.Change
 		}
 		// A panic there must not take the job with it.
 		_ = guard(func() error { e.opts.Progress(progress); return nil })

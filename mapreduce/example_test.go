@@ -46,6 +46,44 @@ func ExampleRun() {
 	// 2 lines, 6 words, 4 different ones
 }
 
+// A list that every Map needs is read once, and made a set once per process.
+func ExampleJob_SideInput() {
+	job := &mapreduce.Job[[]byte, int64, int64]{Name: "rare words", Fold: mapreduce.Sum[int64]()}
+	list := job.SideInput("stop words", mapreduce.BytesSource([]byte("to be or not"))) // or mapreduce.FileSource("english.txt")
+	stopWords := mapreduce.Parse(list, func(content []byte) (map[string]bool, error) {
+		set := map[string]bool{}
+		for word := range bytes.FieldsSeq(content) {
+			set[string(word)] = true
+		}
+		return set, nil
+	})
+	job.Map = func(rec mapreduce.Record, emit *mapreduce.Emitter[[]byte, int64]) error {
+		stop, err := stopWords()
+		if err != nil {
+			return err
+		}
+		for word := range bytes.FieldsSeq(rec.Value) {
+			if !stop[string(word)] {
+				emit.Emit(word, 1)
+			}
+		}
+		return nil
+	}
+	_, err := mapreduce.Run(context.Background(), job, mapreduce.Options{
+		Inputs: []string{"-"},
+		Input:  input.Options{Stdin: strings.NewReader("to be or not to be\nthat is the question\n")},
+		Output: output.Stream(os.Stdout, output.StreamOptions{}),
+	})
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// is	1
+	// question	1
+	// that	1
+	// the	1
+}
+
 // The visits of each user are put in order of time by a secondary sort.
 func ExampleJob_reduce() {
 	type visit struct {
@@ -86,6 +124,43 @@ func ExampleJob_reduce() {
 	// key,value
 	// ann,/home /cart /pay
 	// ben,/news
+}
+
+// Floats are added without error, so that the order of the readings does not matter.
+func ExampleFloat64Sum() {
+	job := &mapreduce.Job[string, float64, float64]{
+		Name: "rain",
+		Map: func(rec mapreduce.Record, emit *mapreduce.Emitter[string, float64]) error {
+			var station string
+			var v float64
+			if _, err := fmt.Sscan(string(rec.Value), &station, &v); err != nil {
+				return err
+			}
+			emit.Emit(station, v)
+			return nil
+		},
+		Fold: mapreduce.Float64Sum[float64](mapreduce.SkipNonFinite),
+	}
+	for _, readings := range []string{
+		"roof 0.25\nroof 1e17\nroof 0.5\nroof -1e17\nroof NaN\n",
+		"roof -1e17\nroof 0.5\nroof NaN\nroof 0.25\nroof 1e17\n",
+	} {
+		res, err := mapreduce.Run(context.Background(), job, mapreduce.Options{
+			Inputs: []string{"-"},
+			Input:  input.Options{Stdin: strings.NewReader(readings)},
+			Output: output.Stream(os.Stdout, output.StreamOptions{}),
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(res.Counters)
+	}
+	// Output:
+	// roof	0.75
+	// map[NaN values skipped:1]
+	// roof	0.75
+	// map[NaN values skipped:1]
 }
 
 // A fold of two lanes finds the span of the values of a key.

@@ -5,6 +5,7 @@ package mapreduce
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/quernmr/quern/mapreduce/input"
 )
@@ -15,19 +16,32 @@ func (j *Job[K, V, R]) Explain(ctx context.Context, opts Options) (*Explanation,
 	if err != nil {
 		return nil, err
 	}
-	e, err := newEngine(p, opts)
+	return explain(ctx, p, opts)
+}
+
+func explain(ctx context.Context, c code, opts Options) (*Explanation, error) {
+	e, err := newEngine(c, opts)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := input.Discover(ctx, opts.Inputs, opts.Input)
+	plan, err := input.Discover(ctx, e.opts.Inputs, e.opts.Input)
 	if err != nil {
 		return nil, err
+	}
+	if err := e.findSides(ctx); err != nil {
+		return nil, err
+	}
+	for i := range e.found {
+		e.sides = append(e.sides, e.found[i].info())
 	}
 	x := &Explanation{
 		Job: e.t.name, Files: len(plan.Files), Splits: len(plan.Splits), Bytes: plan.TotalBytes,
-		Partitions: e.opts.Partitions, Reduce: "fold", Workers: e.opts.Workers, Memory: e.mem.budget, Notes: plan.Notes,
+		Partitions: e.opts.Partitions, Reduce: "fold", Workers: e.opts.Workers, Memory: e.mem.budget, Notes: append(plan.Notes, e.notes...), SideInputs: e.sides,
 	}
-	if e.t.grouped {
+	switch {
+	case e.t.iter != nil:
+		x.Reduce = "iteration"
+	case e.t.grouped:
 		x.Reduce = "grouped"
 	}
 	for _, op := range e.t.ops {
@@ -39,11 +53,18 @@ func (j *Job[K, V, R]) Explain(ctx context.Context, opts Options) (*Explanation,
 
 // explain says in words what was chosen.
 func (e *engine) explain(plan *input.Plan) []string {
-	var all []string
+	all := slices.Clone(e.t.why)
 	why := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-	if e.t.grouped {
+	switch {
+	case e.t.iter != nil:
+		rounds := "as many rounds as it takes"
+		if n := e.t.iter.limit(); n > 0 {
+			rounds = fmt.Sprintf("%d rounds at most", n)
+		}
+		why("iteration: the input is read once and stays in memory as the program keeps it; %s, each of which adds up the sums of all splits as integers", rounds)
+	case e.t.grouped:
 		why("grouped: the job has a Reduce function, which sees all values of a key; pairs are sorted by key and value")
-	} else {
+	default:
 		why("fold: the result of a key is %d lane(s) of 64-bit integers, combined as they are emitted", len(e.t.ops))
 	}
 	streams := 0
@@ -52,7 +73,7 @@ func (e *engine) explain(plan *input.Plan) []string {
 			streams++
 		}
 	}
-	if streams > 0 {
+	if streams > 0 && e.t.iter == nil {
 		why("%d split(s) can only be read from front to back; their blocks are shared among workers when there are fewer splits than workers", streams)
 	}
 	switch {
@@ -67,6 +88,15 @@ func (e *engine) explain(plan *input.Plan) []string {
 	default:
 		why("one part, sorted by key")
 	}
-	why("records may take %d MiB per worker before a sorted run goes to disk", e.mem.share>>20)
+	for _, s := range e.sides {
+		if s.Size < 0 {
+			why("side input %q is %s, read once and whole; its size is known then", s.Name, s.Source)
+		} else {
+			why("side input %q is %s, read once and whole: %d bytes", s.Name, s.Source, s.Size)
+		}
+	}
+	if e.t.iter == nil {
+		why("records may take %d MiB per worker before a sorted run goes to disk", e.mem.share>>20)
+	}
 	return all
 }

@@ -23,6 +23,10 @@ type permanent struct{ error }
 
 func (p *permanent) Unwrap() error { return p.error }
 
+// Permanent marks an error of a job's function or of a [ReaderSource] as one that another
+// attempt would meet again: a cluster then makes none. It says what err says.
+func Permanent(err error) error { return &permanent{err} }
+
 // readError marks an error about reading the input, rather than of the job's code.
 type readError struct{ error }
 
@@ -51,7 +55,7 @@ func isPermanent(err error) bool {
 		return !passing(err)
 	}
 	for _, known := range []error{
-		ErrOverflow, fold.ErrScale,
+		ErrOverflow, ErrFloatOverflow, fold.ErrScale,
 		output.ErrExists, output.ErrOverlap, output.ErrTarget, output.ErrUnsupported,
 	} {
 		if errors.Is(err, known) {

@@ -33,7 +33,8 @@ type host struct {
 	driving sync.Mutex // held for a call; guards hello and lost
 	hello   bool
 	lost    error // a call's answer was not waited for
-	answers chan *task.CallResult
+	answers chan *task.Answer
+	gang    atomic.Pointer[hostedGang] // takes the answers, if it is set
 
 	undo func() error // takes back what a task did of which nobody is told; may be nil
 }
@@ -46,7 +47,7 @@ func attach() *host {
 	if !ok {
 		return nil
 	}
-	h := &host{conn: conn, err: err, answers: make(chan *task.CallResult)}
+	h := &host{conn: conn, err: err, answers: make(chan *task.Answer)}
 	if err != nil {
 		return h
 	}
@@ -66,12 +67,16 @@ const exitOrphan = 3
 // listen takes the parent's answers, and ends the process when the parent is gone.
 func (h *host) listen() {
 	for {
-		answer, err := h.conn.CallResult()
+		answer, err := h.conn.Answer()
 		if err != nil {
 			if !errors.Is(err, io.EOF) {
 				fmt.Fprintf(os.Stderr, "quern: task of job %s: %v\n", h.req.Job, err)
 			}
 			os.Exit(exitOrphan)
+		}
+		if g := h.gang.Load(); g != nil {
+			g.answer(answer) // by this goroutine: a round waits for it
+			continue
 		}
 		h.answers <- answer
 	}
@@ -85,7 +90,7 @@ func (h *host) run(ctx context.Context, c code, name string, invalid error, opts
 	case h.err != nil:
 		if h.req == nil && h.conn != nil {
 			// The parent waits for a word, and speaks another version perhaps.
-			h.finish(&task.Reply{Error: &task.Error{Message: h.err.Error(), Permanent: true}})
+			h.finish(&task.Reply{Error: &task.Error{Message: h.err.Error(), Permanent: !errors.Is(h.err, task.ErrSideInput) && !errors.Is(h.err, task.ErrVector)}})
 		}
 		return nil, h.err
 	case call < len(h.req.Earlier):
@@ -163,7 +168,7 @@ func (h *host) drive(ctx context.Context, call int, c code, name string, invalid
 	}
 	select {
 	case answer := <-h.answers:
-		return returned(answer)
+		return returned(&answer.CallResult)
 	case <-ctx.Done():
 		// The answer may still come and would be taken for another call's.
 		h.lost = fmt.Errorf("call %d of Run was given up: %w", call, context.Cause(ctx))

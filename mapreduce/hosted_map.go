@@ -54,6 +54,11 @@ func (e *engine) mapTask(ctx context.Context, req *task.Request) (*task.MapResul
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	return e.leaveMapped(ctx, req.Dir)
+}
+
+// leaveMapped leaves what was mapped as one run.
+func (e *engine) leaveMapped(ctx context.Context, dir string) (*task.MapResult, error) {
 	e.setPhase("merge")
 	if err := e.spillRest(ctx); err != nil {
 		return nil, err
@@ -68,7 +73,7 @@ func (e *engine) mapTask(ctx context.Context, req *task.Request) (*task.MapResul
 		Records: e.records.Load(), Bytes: e.bytes.Load(), Spills: e.spills.Load(), Spilled: e.spilled,
 		Skipped: e.skipped.Load(), Cut: e.cut.Load(), Counters: e.counters(),
 	}
-	if err := e.leaveRun(ctx, req.Dir, f, g, r); err != nil {
+	if err := e.leaveRun(ctx, dir, f, g, r); err != nil {
 		return nil, err
 	}
 	if e.sample != nil {

@@ -24,7 +24,11 @@ const maxStreams = 1 << 22
 func (h *host) serve(ctx context.Context, c code, opts Options) *task.Reply {
 	reply, err := h.dispatch(ctx, c, h.options(opts))
 	if err != nil {
-		return &task.Reply{Error: failure(err)}
+		f := failure(err)
+		if f.Stack != "" {
+			fmt.Fprintf(os.Stderr, "%s\n%s\n", f.Message, f.Stack) // for the attempt's log
+		}
+		return &task.Reply{Error: f}
 	}
 	return reply
 }
@@ -41,12 +45,14 @@ func (h *host) dispatch(ctx context.Context, c code, opts Options) (*task.Reply,
 	missing := func(what string) error {
 		return &permanent{fmt.Errorf("a request for a %s task without %s", h.req.Kind, what)}
 	}
-	if h.req.Dir == "" && (h.req.Kind == task.Map || h.req.Kind == task.Reduce) {
+	if h.req.Dir == "" && (h.req.Kind == task.Map || h.req.Kind == task.Reduce || h.req.Kind == task.Plan && len(e.t.sides) > 0) {
 		return nil, missing("a folder")
 	}
 	switch h.req.Kind {
 	case task.Plan:
-		r, err := e.planTask(ctx, target, h.req.Job)
+		e.setPhase("plan")
+		defer h.report(e, 0)()
+		r, err := e.planTask(ctx, target, h.req)
 		if err == nil {
 			h.undo = func() error { return target.Discard(r.Ticket) }
 		}
@@ -55,13 +61,26 @@ func (h *host) dispatch(ctx context.Context, c code, opts Options) (*task.Reply,
 		if h.req.Map == nil {
 			return nil, missing("a split")
 		}
+		if err := e.attachSides(h.req); err != nil {
+			return nil, err
+		}
 		e.live = &e.moved
 		defer h.report(e, 0)()
+		if (e.t.iter != nil) != (h.req.Gang != nil) {
+			return nil, &permanent{errors.New("this run of the program comes to another kind of job than the one that was planned: what a program asks for must follow from its arguments alone")}
+		}
+		if e.t.iter != nil {
+			r, err := h.gangTask(ctx, e, h.req)
+			return &task.Reply{Map: r}, err
+		}
 		r, err := e.mapTask(ctx, h.req)
 		return &task.Reply{Map: r}, err
 	case task.Reduce:
 		if h.req.Reduce == nil {
 			return nil, missing("a part")
+		}
+		if err := e.attachSides(h.req); err != nil {
+			return nil, err
 		}
 		defer h.report(e, h.req.Reduce.Pairs)()
 		r, err := e.reduceTask(ctx, h.req, target)
@@ -109,7 +128,7 @@ func (h *host) report(e *engine, pairs int64) func() {
 // writing its run for the rest.
 func (e *engine) progress(pairs int64) *task.Progress {
 	p := &task.Progress{
-		Phase: *e.phase.Load(), Bytes: e.bytes.Load(), Records: max(e.records.Load(), e.moved.Load()),
+		Phase: *e.phase.Load(), Bytes: e.bytes.Load() + e.sideBytes.Load(), Records: max(e.records.Load(), e.moved.Load()),
 		Pairs: e.pairs.Load(), Rows: e.rows.Load(),
 	}
 	share := func(n, of int64) float64 {
@@ -118,10 +137,17 @@ func (e *engine) progress(pairs int64) *task.Progress {
 		}
 		return min(1, float64(n)/float64(of))
 	}
+	if i := e.iteration.Load(); i != nil {
+		p.Round, p.Rounds = i.Round, i.Rounds
+	}
 	switch {
 	case e.live == nil: // no map task
 		p.Records, p.Pairs = 0, e.moved.Load()
 		p.Done = share(p.Pairs, pairs)
+	case p.Phase == phaseRounds:
+		p.Done = 0.2 + 0.7*share(int64(p.Round), int64(p.Rounds))
+	case p.Phase == phaseLoad:
+		p.Done = 0.2 * share(p.Bytes, e.total.Load())
 	case p.Phase == "map":
 		p.Done = 0.8 * share(p.Bytes, e.total.Load())
 	case p.Phase == "write":
@@ -130,8 +156,8 @@ func (e *engine) progress(pairs int64) *task.Progress {
 	return p
 }
 
-// planTask finds the input and prepares the output.
-func (e *engine) planTask(ctx context.Context, target output.Shared, job string) (*task.PlanResult, error) {
+// planTask finds the input, reads the side inputs and prepares the output.
+func (e *engine) planTask(ctx context.Context, target output.Shared, req *task.Request) (*task.PlanResult, error) {
 	plan, err := input.Discover(ctx, e.opts.Inputs, e.opts.Input)
 	if err != nil {
 		return nil, &readError{err}
@@ -152,14 +178,18 @@ func (e *engine) planTask(ctx context.Context, target output.Shared, job string)
 	if err != nil {
 		return nil, err
 	}
-	ticket, err := target.Prepare(e.info(), job)
+	sides, err := e.leaveSides(ctx, req.Dir, req.SideInputsLimit)
+	if err != nil {
+		return nil, err
+	}
+	ticket, err := target.Prepare(e.info(), req.Job)
 	if err != nil {
 		return nil, &permanent{err}
 	}
 	r := &task.PlanResult{
 		Name: e.t.name, Grouped: e.t.grouped, Suffix: e.t.suffix, Partitions: e.opts.Partitions,
 		TotalOrder: e.ordered(), Files: len(plan.Files), Bytes: plan.TotalBytes, Exact: plan.Exact,
-		Plan: packed, Ticket: ticket, Notes: plan.Notes, Why: e.explain(plan), Memory: e.opts.Memory,
+		Plan: packed, Ticket: ticket, Notes: append(plan.Notes, e.notes...), Why: e.explain(plan), Memory: e.opts.Memory, SideInputs: sides,
 		Splits: make([]task.SplitInfo, len(plan.Splits)),
 	}
 	for _, op := range e.t.ops {
@@ -170,6 +200,11 @@ func (e *engine) planTask(ctx context.Context, target output.Shared, job string)
 		if len(s.Files) > 0 {
 			r.Splits[i].Path = plan.Files[s.Files[0]].Path
 		}
+	}
+	if e.t.iter != nil {
+		r.Gang = shareOut(plan.Splits, req.Members)
+		r.Gang.Rounds = e.t.iter.limit()
+		r.Splits = gangSplits(r.Gang, r.Splits)
 	}
 	return r, nil
 }

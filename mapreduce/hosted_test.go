@@ -69,9 +69,14 @@ func (p *program) job() (mapreduce.Runnable, mapreduce.Options) {
 	if p.Output != "" {
 		opts.Output = output.Dir(p.Output, output.DirOptions{Format: p.Format, ParquetBinary: true})
 	}
-	for _, jobs := range []map[string]func(*mapreduce.Options) mapreduce.Runnable{shapes, failures} {
+	for _, jobs := range []map[string]func(*mapreduce.Options) mapreduce.Runnable{shapes, vectorShapes, failures} {
 		if make := jobs[p.Shape]; make != nil {
 			return make(&opts), opts
+		}
+	}
+	for _, f := range floatFolds {
+		if p.Shape == "float "+f.name {
+			return f.job(), opts
 		}
 	}
 	return nil, opts

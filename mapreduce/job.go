@@ -88,6 +88,12 @@ type Job[K, V, R any] struct {
 	HideKey    bool
 	// ColumnKinds says the kinds of the Columns if R is []output.Value.
 	ColumnKinds []output.Kind
+	// KeyText, if not nil, gives a key as errors show it; default: as it is, quoted.
+	KeyText func(key K) string
+	// Why says how the job's maker chose to go about it, and why. Explanation.Why begins with it.
+	Why []string
+
+	sides []*SideInput
 }
 
 // Codec turns values into bytes and back. Append appends v's encoding to dst.
@@ -142,19 +148,24 @@ type Options struct {
 
 // Progress is the state of a running job.
 type Progress struct {
-	Phase      string // "plan", "map", "merge", "write", "done"
-	Bytes      int64  // read so far
+	Phase      string // "plan", "side inputs", "map", "merge", "write", "done"; of an iteration also "load", "rounds"
+	Bytes      int64  // read so far: of side inputs in that phase, else of the inputs
 	TotalBytes int64  // 0 if unknown
 	Records    int64
 	Pairs      int64
 	Rows       int64 // written so far
 	Spills     int64
 	Elapsed    time.Duration
+
+	// Of an iteration: rounds that are done, and how many there are at most (0: that is not said), and how
+	// far that number of the state moved in the last one that moved most.
+	Round, Rounds int
+	Change        float64
 }
 
 // Audit is the balance that every job ends with.
 type Audit struct {
-	PairsEmitted  int64  `json:"pairs_emitted"`   // calls of Emit
+	PairsEmitted  int64  `json:"pairs_emitted"`   // calls of Emit, each as often as its fold has parts for a value
 	PairsCombined int64  `json:"pairs_combined"`  // left after combining in the map tasks
 	PairsFolded   int64  `json:"pairs_folded"`    // that the drain took in; equals PairsCombined
 	SumCombined   uint64 `json:"sum_check_map"`   // sum of value x hash(key) over sum lanes, mod 2^64, before
@@ -179,21 +190,26 @@ type Result struct {
 	Elapsed  time.Duration
 	Map      time.Duration // wall time of the map phase
 	Drain    time.Duration // of fold, sort, merge, write and commit
+
+	SideInputs []SideInputInfo // as they were read, in the order in which they were declared
+
+	Iteration *IterationResult `json:",omitempty"` // what it came to, if it is one; see Iterate
 }
 
 // Explanation is a plan in words and numbers.
 type Explanation struct {
-	Job        string   `json:"job"`
-	Files      int      `json:"files"`
-	Splits     int      `json:"splits"`
-	Bytes      int64    `json:"bytes"`
-	Partitions int      `json:"partitions"`
-	Reduce     string   `json:"reduce"` // "fold" or "grouped"
-	Lanes      []string `json:"lanes,omitempty"`
-	Workers    int      `json:"workers"`
-	Memory     int64    `json:"memory_bytes"`
-	Why        []string `json:"why"`
-	Notes      []string `json:"notes,omitempty"`
+	Job        string          `json:"job"`
+	Files      int             `json:"files"`
+	Splits     int             `json:"splits"`
+	Bytes      int64           `json:"bytes"`
+	Partitions int             `json:"partitions"`
+	Reduce     string          `json:"reduce"` // "fold", "grouped" or "iteration"
+	Lanes      []string        `json:"lanes,omitempty"`
+	Workers    int             `json:"workers"`
+	Memory     int64           `json:"memory_bytes"`
+	Why        []string        `json:"why"`
+	SideInputs []SideInputInfo `json:"side_inputs,omitempty"`
+	Notes      []string        `json:"notes,omitempty"`
 }
 
 // Run runs a job in this process on all cores, or stands for it in a process of a

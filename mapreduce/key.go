@@ -108,6 +108,17 @@ func newField(t reflect.Type, name string, offset uintptr) (field, error) {
 	return f, fmt.Errorf("%s is a %v; keys are strings, byte slices, bools, integers, arrays of bytes, structs of these, or Fields", name, t)
 }
 
+// text is a key as errors show it.
+func (c *keyCodec) text(key any) string {
+	switch {
+	case c.kind == keyBytes:
+		return fmt.Sprintf("%q", key)
+	case c.kind == keyMany:
+		return fmt.Sprintf("%q", fmt.Sprint(key))
+	}
+	return fmt.Sprint(key)
+}
+
 // append appends the encoding of the key at p.
 func (c *keyCodec) append(dst []byte, p unsafe.Pointer) []byte {
 	if c.list {

@@ -4,6 +4,7 @@ package mapreduce
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"github.com/quernmr/quern/mapreduce/input"
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/group"
+	"github.com/quernmr/quern/shuffle/pairs"
 )
 
 // mapper runs the user's map function over blocks. It belongs to one goroutine.
@@ -21,6 +23,8 @@ type mapper interface {
 	count(live *atomic.Int64)
 	combiner() *fold.Combiner
 	collector() *group.Collector
+	sampleKeys(size int)
+	sampled() *pairs.BottomK
 }
 
 // InputError is an error of a map function about a place in the input. The
@@ -52,13 +56,15 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("panic in the job's code: %v\n%s", e.Value, e.Stack)
 }
 
-// guard calls code of the job's and turns a panic into an error.
+// guard calls code of the job's and turns a panic into an error, also that of a write to a
+// side input, which would end the process otherwise.
 func guard(fn func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = &PanicError{Value: r, Stack: debug.Stack()}
+			err = caught(r)
 		}
 	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	return fn()
 }
 
@@ -80,14 +86,21 @@ func (p *program[K, V, R]) newMapper(comb *fold.Combiner, coll *group.Collector,
 		comb: comb, coll: coll,
 		keyKind:  p.key.kind,
 		key:      p.key,
+		keyText:  p.keyText,
 		put:      j.Fold.put,
 		putSub:   j.Fold.putSub,
+		putSome:  j.Fold.putSome,
 		plain:    j.Fold.plain,
 		direct:   j.Fold.direct,
 		encode:   p.value.Append,
 		order:    j.ValueOrder,
 		lanes:    make([]int64, len(j.Fold.ops)),
 		counters: map[string]*Counter{},
+	}
+	e.parts = Parts{Lanes: e.lanes, comb: comb, nonFinite: j.Fold.nonFinite, counter: e.Counter}
+	e.parts.one = len(j.Fold.ops) == 1 && j.Fold.ops[0] == fold.Sum
+	for _, op := range j.Fold.ops {
+		e.parts.idle = append(e.parts.idle, op.Identity())
 	}
 	m := &typedMapper[K, V]{emit: e, delim: delim}
 	switch {
@@ -108,11 +121,14 @@ func (m *typedMapper[K, V]) block(b Block) (err error) {
 	m.at = b.Offset
 	defer func() {
 		if r := recover(); r != nil {
-			err = &InputError{File: b.File.Path, Offset: m.at, Err: &PanicError{Value: r, Stack: debug.Stack()}}
+			err = atRecord(b.File.Path, m.at, caught(r))
 		}
 	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	if m.blocks != nil {
-		err = m.blocks(b, m.emit)
+		if err = m.blocks(b, m.emit); err == nil && m.emit.parts.err != nil {
+			err = fmt.Errorf("%s: in the block at offset %d: %w", b.File.Path, b.Offset, m.emit.parts.err)
+		}
 	} else {
 		err = m.each(b)
 	}
@@ -159,9 +175,21 @@ func (m *typedMapper[K, V]) one(rec Record) error {
 		m.live.Add(liveStep)
 	}
 	if err := m.record(rec, m.emit); err != nil {
-		return &InputError{File: rec.File, Offset: rec.Offset, Err: err}
+		return atRecord(rec.File, rec.Offset, err)
+	}
+	if err := m.emit.parts.err; err != nil {
+		return atRecord(rec.File, rec.Offset, err)
 	}
 	return nil
+}
+
+// atRecord says at which record a map function failed. An error about a side input has nothing to
+// do with the record at which it was met.
+func atRecord(file string, offset int64, err error) error {
+	if side := (*SideInputError)(nil); errors.As(err, &side) {
+		return err
+	}
+	return &InputError{File: file, Offset: offset, Err: err}
 }
 
 func (m *typedMapper[K, V]) seen() (int64, map[string]*Counter) {

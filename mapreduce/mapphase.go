@@ -18,20 +18,7 @@ import (
 
 // mapAll runs the map tasks of all splits.
 func (e *engine) mapAll(ctx context.Context) error {
-	if e.seed == (pairs.Seed{}) {
-		e.seed = pairs.Seed{A: rand.Uint64(), B: rand.Uint64()}
-	}
-	if e.opts.TotalOrder && e.opts.Partitions > 1 {
-		e.sample = pairs.NewBottomK(e.sampleSize())
-	}
-	e.foldCfg = fold.Config{
-		Arena: e.arena, Ops: e.t.ops, Seed: e.seed, Suffix: e.t.suffix,
-		Partitions: e.partitions(), SubBuckets: subBuckets(e.partitions(), e.mem.share),
-		Share: e.mem.share, Spill: e.spillFold,
-	}
-	e.grpCfg = group.Config{
-		Arena: e.arena, Partitions: e.partitions(), Share: e.mem.share, Spill: e.spillGroup, Combine: e.combine(),
-	}
+	e.configure()
 	f := &mapPhase{e: e, blocks: make(chan shared, 2*e.opts.Workers), failedSplit: len(e.plan.Splits)}
 	f.ctx, f.stop = context.WithCancel(ctx)
 	defer f.stop()
@@ -48,6 +35,9 @@ func (e *engine) mapAll(ctx context.Context) error {
 		err := guard(func() error {
 			m = e.newMapper(comb, coll, e.opts.Input.Delimiter)
 			m.count(e.live)
+			if e.sample != nil {
+				m.sampleKeys(e.sampleSize())
+			}
 			return nil
 		})
 		if err != nil {
@@ -65,7 +55,30 @@ func (e *engine) mapAll(ctx context.Context) error {
 	if f.err != nil {
 		return e.locate(ctx, f.err)
 	}
+	for _, m := range e.mappers {
+		if s := m.sampled(); s != nil {
+			e.sample.Merge(s)
+		}
+	}
 	return ctx.Err()
+}
+
+// configure says how pairs are gathered.
+func (e *engine) configure() {
+	if e.seed == (pairs.Seed{}) {
+		e.seed = pairs.Seed{A: rand.Uint64(), B: rand.Uint64()}
+	}
+	if e.opts.TotalOrder && e.opts.Partitions > 1 {
+		e.sample = pairs.NewBottomK(e.sampleSize())
+	}
+	e.foldCfg = fold.Config{
+		Arena: e.arena, Ops: e.t.ops, Seed: e.seed, Suffix: e.t.suffix,
+		Partitions: e.partitions(), SubBuckets: subBuckets(e.partitions(), e.mem.share),
+		Share: e.mem.share, Spill: e.spillFold,
+	}
+	e.grpCfg = group.Config{
+		Arena: e.arena, Partitions: e.partitions(), Share: e.mem.share, Spill: e.spillGroup, Combine: e.combine(),
+	}
 }
 
 // sampleSize is how many keys the sample of a total order has.

@@ -109,9 +109,10 @@ func (r *typedReducer[K, V, R]) state() *reduceState {
 func (r *typedReducer[K, V, R]) visit(ctx context.Context, part, rng int, row rowFunc) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("reduce part %d: %w", part, &PanicError{Value: p, Stack: debug.Stack()})
+			err = fmt.Errorf("reduce part %d: %w", part, caught(p))
 		}
 	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	switch {
 	case r.groups != nil:
 		return r.visitGroups(ctx, part, rng, row)
@@ -131,13 +132,10 @@ func (r *typedReducer[K, V, R]) visit(ctx context.Context, part, rng int, row ro
 
 func (r *typedReducer[K, V, R]) keyError(key []byte, err error) error {
 	var k K
-	if r.p.key.decode(key, unsafe.Pointer(&k)) != nil || r.p.key.kind == keyBytes {
+	if r.p.key.decode(key, unsafe.Pointer(&k)) != nil {
 		return fmt.Errorf("key %q: %w", key, err)
 	}
-	if r.p.key.list || r.p.key.kind == keyMany {
-		return fmt.Errorf("key %q: %w", fmt.Sprint(k), err)
-	}
-	return fmt.Errorf("key %v: %w", k, err)
+	return fmt.Errorf("key %s: %w", r.p.keyText(k), err)
 }
 
 // emit filters a row and hands it on.
@@ -462,9 +460,10 @@ func (p *program[K, V, R]) combine() func(key []byte, values spill.Cursor, add f
 	return func(key []byte, cur spill.Cursor, add func([]byte)) (err error) {
 		defer func() {
 			if r := recover(); r != nil {
-				err = fmt.Errorf("combine: %w", &PanicError{Value: r, Stack: debug.Stack()})
+				err = fmt.Errorf("combine: %w", caught(r))
 			}
 		}()
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 		var k K
 		if err := p.key.decode(key, unsafe.Pointer(&k)); err != nil {
 			return err

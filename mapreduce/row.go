@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"unsafe"
@@ -39,7 +40,7 @@ func newRowCodec(t reflect.Type, names []string, kinds []output.Kind) (*rowCodec
 			c.columns = append(c.columns, output.Column{Name: n, Kind: kinds[i]})
 		}
 		return c, nil
-	case t.Kind() == reflect.Struct && flat(t):
+	case t.Kind() == reflect.Struct && t != decimalType && flat(t):
 		for i := range t.NumField() {
 			f := t.Field(i)
 			c.cells = append(c.cells, cell{f.Offset, f.Type, f.Type.Kind()})
@@ -80,7 +81,13 @@ func columnName(f reflect.StructField) string {
 	return strings.ToLower(f.Name)
 }
 
+// decimalType is of results that are one cell though they are structs.
+var decimalType = reflect.TypeFor[Decimal]()
+
 func columnKind(t reflect.Type) output.Kind {
+	if t == decimalType {
+		return output.Decimal
+	}
 	switch t.Kind() {
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return output.Int
@@ -134,6 +141,10 @@ func (c *rowCodec) values(dst []output.Value, p unsafe.Pointer) ([]output.Value,
 		case reflect.String:
 			dst = append(dst, output.Value{Kind: output.Bytes, B: bytesOf(q)})
 		default:
+			if f.typ == decimalType {
+				dst = append(dst, (*Decimal)(q).cell())
+				continue
+			}
 			v := reflect.NewAt(f.typ, q).Elem()
 			if f.kind == reflect.Slice && f.typ.Elem().Kind() == reflect.Uint8 {
 				dst = append(dst, output.Value{Kind: output.Bytes, B: v.Bytes()})
@@ -144,6 +155,9 @@ func (c *rowCodec) values(dst []output.Value, p unsafe.Pointer) ([]output.Value,
 				continue
 			}
 			text, err := json.Marshal(v.Interface())
+			if err != nil && f.kind == reflect.Slice && (f.typ.Elem().Kind() == reflect.Float64 || f.typ.Elem().Kind() == reflect.Float32) {
+				text, err = appendFloats(nil, v)
+			}
 			if err != nil {
 				return dst, fmt.Errorf("result column %s: %w", c.columns[i].Name, err)
 			}
@@ -151,4 +165,31 @@ func (c *rowCodec) values(dst []output.Value, p unsafe.Pointer) ([]output.Value,
 		}
 	}
 	return dst, nil
+}
+
+// appendFloats writes a slice of floats of which JSON has no word for some: they are the strings that they are
+// in columns of floats.
+func appendFloats(dst []byte, v reflect.Value) ([]byte, error) {
+	dst = append(dst, '[')
+	for i := range v.Len() {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		x := v.Index(i)
+		switch f := x.Float(); {
+		case f != f:
+			dst = append(dst, `"NaN"`...)
+		case math.IsInf(f, 1):
+			dst = append(dst, `"Infinity"`...)
+		case math.IsInf(f, -1):
+			dst = append(dst, `"-Infinity"`...)
+		default:
+			text, err := json.Marshal(x.Interface())
+			if err != nil {
+				return nil, err
+			}
+			dst = append(dst, text...)
+		}
+	}
+	return append(dst, ']'), nil
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/master/journal"
 	"github.com/quernmr/quern/master/schedule"
 )
 
@@ -33,6 +34,8 @@ type worker struct {
 	left        bool // it may go
 	aside       time.Duration
 	asideWhy    string
+	byName      bool     // it was told to leave by its name when it had no stream
+	owed        []string // jobs to be forgotten, which it could not be told of
 }
 
 // Bounds of what a worker may say of itself.
@@ -142,6 +145,7 @@ func (a attendance) Attend(stream grpc.BidiStreamingServer[api.WorkerMessage, ap
 func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 	h := msg.Hello
 	now := m.clock.now()
+	inherits := m.inheritsDrain(h)
 	for _, other := range m.workers {
 		if other.id != h.Worker && other.hello.Address == h.Address {
 			// Nobody else can listen there: the process that did is gone.
@@ -159,6 +163,7 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 	// Nobody could be told where it is if that was not known.
 	moved := w.hello != nil && w.hello.Address != h.Address
 	w.hello, w.session = h, s
+	w.draining, w.byName = w.draining || inherits, false
 	w.heard.Store(int64(now))
 	welcome := &api.Welcome{Epoch: m.Epoch(), Cluster: m.Cluster(), LeaseMs: m.opts.Lease.Milliseconds()}
 	up := schedule.Worker{ID: h.Worker, Name: h.Name, Slots: int(h.Slots), Memory: h.Memory, Local: h.Local, Platform: h.Platform}
@@ -206,6 +211,16 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 			}
 		}
 	}
+	m.spreadAgain(w, s, moved)
+	for _, job := range w.owed {
+		s.forgetJob(job)
+	}
+	w.owed = nil
+	for _, job := range h.Jobs {
+		if m.jobOver(job) { // it ended while the worker was gone
+			s.forgetJob(job)
+		}
+	}
 	w.up = true
 	m.apply(schedule.WorkerUp{Worker: up})
 	w.told = !(w.suspected || w.session == nil) // have it told, whatever it was before
@@ -230,7 +245,24 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 		}
 	}
 	m.report(w, msg)
+	m.gangAgain(w)
 	s.order(func() {})
+}
+
+// inheritsDrain says whether a worker that says hello is the one that somebody told to leave by its name: the name's worker
+// had no stream at that time, and this process was started in its place. It counts as long as the other's lease.
+func (m *Master) inheritsDrain(h *api.Hello) bool {
+	if m.workers[h.Worker] != nil {
+		return false
+	}
+	for _, other := range m.workers {
+		if other.byName && other.session == nil && other.hello.Name == h.Name {
+			other.byName = false
+			m.roll[other.id] = other.hello
+			return true
+		}
+	}
+	return false
 }
 
 // remind tells a reduce attempt where map outputs are.
@@ -287,11 +319,26 @@ func (m *Master) report(w *worker, msg *api.WorkerMessage) {
 		m.log.Warn("a map output can't be had", "output", describe(output), "reader", describe(reader), "from", l.Worker, "error", l.Error)
 		events = append(events, schedule.OutputLost{Reader: reader, Output: output, Worker: l.Worker, Error: l.Error, Certain: l.Damaged || l.Gone})
 	}
+	for _, g := range msg.Members {
+		if e := m.gangMember(w, g); e != nil {
+			events = append(events, e)
+		}
+	}
+	for _, r := range msg.Formed {
+		m.gangFormed(w, r)
+	}
 	if msg.Draining && !w.draining {
 		w.draining = true
 		m.log.Info("a worker drains", "worker", w.id, "name", w.hello.Name)
 		events = append(events, schedule.WorkerDrain{ID: w.id})
 	}
+	var reports []journal.Entry
+	for _, r := range msg.Spreaded {
+		if e := m.spreaded(w, r); e != nil {
+			reports = append(reports, e)
+		}
+	}
+	m.writeReports(reports)
 	m.apply(events...)
 	if msg.Leaving {
 		m.log.Info("a worker leaves", "worker", w.id, "name", w.hello.Name)
@@ -332,5 +379,6 @@ func (m *Master) workerGone(w *worker, why error) {
 	for j := range m.allJobs() {
 		j.lostWith(w.id, reason, m)
 	}
+	m.sourceGone(w)
 	m.apply(schedule.WorkerDown{ID: w.id})
 }

@@ -321,6 +321,7 @@ func (m *Master) list(limit int, r *api.JobsRequest) (list []*api.JobStatus, err
 			return nil, status.Errorf(codes.DataLoss, "%v", err)
 		}
 		s.Counters, s.Result, s.Why, s.Notes = nil, nil, nil, nil
+		s.Broadcasts = briefly(s.Broadcasts)
 		list = append(list, s)
 	}
 	return list, nil
@@ -576,14 +577,21 @@ func (m *Master) drain(name string) error {
 			found = append(found, w)
 		}
 	}
+	if len(found) > 1 {
+		// What is left of a process that was killed has its name for the time of its lease.
+		if there := slices.DeleteFunc(slices.Clone(found), func(w *worker) bool { return w.session == nil }); len(there) == 1 {
+			found = there
+		}
+	}
 	switch {
 	case len(found) == 0:
 		return status.Errorf(codes.NotFound, "there is no worker %.80q: 'quern workers' lists those there are", name)
 	case len(found) > 1:
 		return status.Errorf(codes.InvalidArgument, "%d workers have the name %.80q: give an id", len(found), name)
 	}
-	if w := found[0]; !w.draining {
-		w.draining = true
+	w := found[0]
+	if byName := w.session == nil && name != w.id; !w.draining || byName && !w.byName {
+		w.draining, w.byName = true, byName
 		m.roll[w.id] = w.hello
 		_ = m.write() // it is tried again
 		m.apply(schedule.WorkerDrain{ID: w.id})
@@ -622,18 +630,27 @@ func blobError(err error) error {
 }
 
 // PutBlob implements api.ClusterServer.
-func (c clusterService) PutBlob(stream grpc.ClientStreamingServer[api.BlobChunk, api.PutBlobReply]) (err error) {
+func (c clusterService) PutBlob(stream grpc.ClientStreamingServer[api.BlobChunk, api.PutBlobReply]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
 	}
-	w, err := c.m.blobs.Create(first.Digest, first.Size)
+	if err := c.m.store(first, stream); err != nil {
+		return err
+	}
+	c.m.log.Info("a blob is stored", "digest", first.Digest, "bytes", first.Size, "user", userOf(stream.Context()))
+	return stream.SendAndClose(&api.PutBlobReply{Digest: first.Digest})
+}
+
+// store takes a blob of which the first message was read.
+func (m *Master) store(first *api.BlobChunk, stream grpc.ClientStreamingServer[api.BlobChunk, api.PutBlobReply]) (err error) {
+	w, err := m.blobs.Create(first.Digest, first.Size)
 	if err != nil {
 		return blobError(err)
 	}
 	defer func() {
 		if e := w.Close(); e != nil {
-			c.m.log.Warn("an unfinished blob is not removed", "error", e)
+			m.log.Warn("an unfinished blob is not removed", "error", e)
 		}
 	}()
 	for chunk := first; ; {
@@ -650,12 +667,15 @@ func (c clusterService) PutBlob(stream grpc.ClientStreamingServer[api.BlobChunk,
 	if err := w.Commit(); err != nil {
 		return blobError(err)
 	}
-	c.m.log.Info("a blob is stored", "digest", first.Digest, "bytes", first.Size, "user", userOf(stream.Context()))
-	return stream.SendAndClose(&api.PutBlobReply{Digest: first.Digest})
+	return nil
 }
 
 // GetBlob implements api.AttendanceServer. The first message has digest and size.
 func (a attendance) GetBlob(r *api.GetBlobRequest, stream grpc.ServerStreamingServer[api.BlobChunk]) error {
+	// Who asks needs it, or is about to name it: it is not collected now.
+	if _, err := a.m.blobs.Has(r.Digest); err != nil {
+		return blobError(err)
+	}
 	f, size, err := a.m.blobs.Open(r.Digest, r.Offset)
 	if err != nil {
 		return blobError(err)

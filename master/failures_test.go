@@ -22,11 +22,15 @@ import (
 type gate struct {
 	reached chan schedule.Attempt
 	open    chan struct{}
+	once    sync.Once
 }
 
 func newGate() *gate {
-	return &gate{make(chan schedule.Attempt, 10000), make(chan struct{})}
+	return &gate{reached: make(chan schedule.Attempt, 10000), open: make(chan struct{})}
 }
+
+// release opens the gate, unless it is open.
+func (g *gate) release() { g.once.Do(func() { close(g.open) }) }
 
 func (g *gate) wait(at schedule.Attempt) {
 	g.reached <- at

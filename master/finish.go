@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -31,6 +32,7 @@ type finish struct {
 	reduced *task.ReduceResult
 	commit  *task.CommitResult
 	failure *task.Error
+	lacks   error // a side input that the master has not
 
 	answer chan finished // has room for one
 
@@ -58,6 +60,9 @@ func (a attendance) Finish(ctx context.Context, req *api.FinishRequest) (*api.Fi
 		return nil, status.Error(codes.InvalidArgument, "a result of no attempt")
 	}
 	f.decode()
+	if f.plan != nil && f.failure == nil && checkSideInputs(f.plan.SideInputs) == nil && m.tooLarge(f.plan.SideInputs) == "" {
+		f.lacks = m.lacks(f.plan.SideInputs)
+	}
 	select {
 	case m.finishes <- f:
 	case <-ctx.Done():
@@ -140,6 +145,7 @@ func (m *Master) finish(batch []*finish) {
 	for _, f := range batch {
 		if f.claim {
 			f.job.end(f.attempt, "done", "", m)
+			f.job.fresh = f.job.fresh || f.attempt.Stage == schedule.Plan
 			f.job.touch()
 		}
 		m.events = append(m.events, f.events...)
@@ -217,6 +223,12 @@ func (m *Master) take(f *finish) []journal.Entry {
 		m.failed(f)
 		return nil
 	}
+	if f.lacks != nil {
+		f.failure, f.req.Infrastructure = &task.Error{Message: f.lacks.Error() + ": its worker is to store it before the plan is offered"}, true
+		m.failed(f)
+		f.reply = refuse(f.failure.Message)
+		return nil
+	}
 	if a.Stage == schedule.Map && j.ledger.outputs[a.Task].done {
 		var err error
 		if f.old, err = m.oldMap(j, a.Task); err != nil {
@@ -280,7 +292,7 @@ func (m *Master) over(a schedule.Attempt) {
 func (m *Master) failed(f *finish) {
 	e := f.failure
 	text := e.Message
-	if e.Panic && e.Stack != "" {
+	if e.Panic && e.Stack != "" && !strings.Contains(f.req.Log, e.Stack) {
 		text += "\n" + e.Stack
 	}
 	state := "failed"
@@ -331,13 +343,17 @@ func (j *job) check(f *finish) error {
 	switch f.attempt.Stage {
 	case schedule.Plan:
 		p := f.plan
-		if f.splits.Len() != len(p.Splits) {
-			return fmt.Errorf("a plan of %d splits that lists %d", f.splits.Len(), len(p.Splits))
+		if err := checkGang(p, f.splits.Len()); err != nil {
+			return err
 		}
 		if len(p.Ops) > maxLanes || !p.Grouped && len(p.Ops) == 0 {
 			return fmt.Errorf("a plan with %d lanes", len(p.Ops))
 		}
+		return checkSideInputs(p.SideInputs)
 	case schedule.Map:
+		if j.plan.Result.Gang != nil && (j.kept == nil || !j.kept.Final) {
+			return errors.New("a member of a gang has ended, and what it came to is not kept")
+		}
 		return j.ledger.check(f.mapped)
 	case schedule.Reduce:
 		r := f.reduced
@@ -356,10 +372,14 @@ func (m *Master) takePlan(f *finish) ([]journal.Entry, *schedule.Planned) {
 	p := &journal.Plan{Attempt: f.attempt, Worker: f.req.Worker, Result: *f.plan}
 	f.undo = append(f.undo, func() { j.plan, j.splits, j.ledger, j.reduces = nil, nil, nil, nil })
 	entries := []journal.Entry{journal.Planned{Job: j.rec.ID, Plan: *p}}
+	why := m.tooLarge(f.plan.SideInputs)
 	if n := f.plan.Partitions; n > mapreduce.MaxPartitions {
+		why = fmt.Sprintf("%d partitions: 1 to %d are possible", n, mapreduce.MaxPartitions)
+	}
+	if why != "" {
 		// The plan is taken all the same: its output was prepared, and is to be removed.
 		was := j.ending
-		j.ending = &journal.Ending{Reason: fmt.Sprintf("%d partitions: 1 to %d are possible", n, mapreduce.MaxPartitions)}
+		j.ending = &journal.Ending{Reason: why}
 		f.undo = append(f.undo, func() { j.ending = was })
 		entries = append(entries, journal.Ends{Job: j.rec.ID, Ending: *j.ending})
 	}
@@ -372,7 +392,7 @@ func (m *Master) takePlan(f *finish) ([]journal.Entry, *schedule.Planned) {
 
 // setPlan gives a job its plan. Sizes that the scheduler will refuse get no room.
 func (m *Master) setPlan(j *job, p *journal.Plan, splits *task.Splits) {
-	j.plan, j.splits = p, splits
+	j.plan, j.splits, j.sides = p, splits, sideInputs(p.Result.SideInputs)
 	n, parts := len(p.Result.Splits), p.Result.Partitions
 	shuffled := shuffleParts(&p.Result)
 	outputs := uint64(m.opts.Schedule.MaxOutputs)
@@ -399,6 +419,9 @@ func (m *Master) takeMap(f *finish) []journal.Entry {
 		f.undo = append(f.undo, func() { l.add(old); j.reruns-- })
 	}
 	l.add(&rec)
+	if rec.Result.Iteration != nil {
+		j.iteration = rec.Result.Iteration
+	}
 	f.undo = append(f.undo, func() { l.remove(&rec) })
 	if j.plan.Result.TotalOrder && !j.totals.Cut && len(f.mapped.Sample) > 0 {
 		j.sample(f.mapped.Sample)

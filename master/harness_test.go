@@ -5,6 +5,7 @@ package master
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -46,6 +47,22 @@ type model struct {
 	plan          func(*task.PlanResult)
 	mapped        func(l *api.Launch, r *task.MapResult)
 	reduced       func(l *api.Launch, r *task.ReduceResult, f *api.FinishRequest)
+	sides         []side // that the plan makes
+}
+
+// side is a side input.
+type side struct {
+	name    string
+	content []byte
+}
+
+func (s side) file() task.SideFile {
+	return task.SideFile{Name: s.name, File: s.name, Size: int64(len(s.content)), Digest: digestOf(s.content)}
+}
+
+func digestOf(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
 }
 
 func (d *model) shuffled() int {
@@ -75,6 +92,9 @@ func (d *model) planResult() *task.PlanResult {
 		plan.Splits[i].Files = []int{0}
 		r.Splits = append(r.Splits, task.SplitInfo{Path: "/input", Bytes: 100})
 		r.Bytes += 100
+	}
+	for _, s := range d.sides {
+		r.SideInputs = append(r.SideInputs, s.file())
 	}
 	r.Plan, _ = json.Marshal(plan)
 	if d.plan != nil {
@@ -176,6 +196,10 @@ type fakeWorker struct {
 	wg      sync.WaitGroup
 	pause   func(a schedule.Attempt) error // called before an attempt is computed
 	outcome func(a schedule.Attempt, r *api.FinishReply)
+	spread  func(o *api.Spread) // called for each that is ordered; nil: nothing is done
+	gang    *fakeGang           // nil: it has no members
+	// careless: its members end without a state that is kept.
+	careless bool
 
 	mu       sync.Mutex
 	running  map[schedule.Attempt]context.CancelFunc
@@ -183,6 +207,10 @@ type fakeWorker struct {
 	send     chan *api.WorkerMessage
 	welcomes int
 	refusals []string
+	spreads  []*api.Spread
+	overs    []*api.SpreadOver
+	forgot   map[string]bool // jobs
+	launched map[schedule.Attempt]*api.Launch
 	lastErr  error
 	drained  bool
 	cut      context.CancelFunc // of its stream
@@ -229,7 +257,7 @@ func newWorker(t testing.TB, addr string, w *world, d *model, name string) *fake
 			Version: testVersion, Protocol: api.Protocol, Platform: "linux/amd64", Shuffle: "a model",
 		},
 		running: map[schedule.Attempt]context.CancelFunc{}, moved: map[schedule.Attempt]chan *api.MapOutput{},
-		send: make(chan *api.WorkerMessage, 1000),
+		send: make(chan *api.WorkerMessage, 1000), forgot: map[string]bool{}, launched: map[schedule.Attempt]*api.Launch{},
 	}
 	f.client = api.NewAttendanceClient(f.conn)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
@@ -322,10 +350,18 @@ func (f *fakeWorker) attend(ctx context.Context) error {
 		h.Outputs = append(h.Outputs, &api.Held{Job: a.Job, Task: a.Task, Attempt: toAPI(a)})
 	}
 	f.world.mu.Unlock()
-	if err := stream.Send(&api.WorkerMessage{Hello: h}); err != nil {
+	first := &api.WorkerMessage{Hello: h}
+	if f.gang != nil {
+		f.gang.stands(first)
+	}
+	if err := stream.Send(first); err != nil {
 		return err
 	}
-	go func() {
+	// What this stream takes to be sent must not be lost on the next one.
+	var sender sync.WaitGroup
+	defer sender.Wait()
+	defer cancel()
+	sender.Go(func() {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for {
@@ -340,7 +376,7 @@ func (f *fakeWorker) attend(ctx context.Context) error {
 				return
 			}
 		}
-	}()
+	})
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -380,8 +416,31 @@ func (f *fakeWorker) hear(m *api.MasterMessage) {
 			stop(a)
 		}
 	}
+	f.mu.Lock()
+	f.spreads = append(f.spreads, m.Spread...)
+	f.overs = append(f.overs, m.SpreadOver...)
+	f.mu.Unlock()
+	for _, o := range m.Spread {
+		if len(o.Members) == 0 || slices.ContainsFunc(o.Members, func(s *api.SpreadMember) bool { return s.Worker == f.hello.Worker || s.Address == "" }) {
+			f.world.problem("%s is to send to %v", f.hello.Worker, o.Members)
+		}
+		if f.spread != nil {
+			f.wg.Go(func() { f.spread(o) })
+		}
+	}
 	for _, l := range m.Launch {
 		at, _ := fromAPI(l.Attempt)
+		f.mu.Lock()
+		f.launched[at] = l
+		for _, o := range f.spreads {
+			if o.Job == at.Job && slices.Contains(l.Coming, o.Blob) {
+				f.world.problem("%v is to wait for what its own worker sends", at)
+			}
+		}
+		f.mu.Unlock()
+		if want := len(f.model.sides); f.model.plan == nil && (at.Stage == schedule.Map || at.Stage == schedule.Reduce) && len(l.SideInputs) != want {
+			f.world.problem("%v has %d side inputs of %d", at, len(l.SideInputs), want)
+		}
 		ctx, cancel := context.WithCancel(f.ctx)
 		f.mu.Lock()
 		if f.running[at] != nil {
@@ -407,7 +466,11 @@ func (f *fakeWorker) hear(m *api.MasterMessage) {
 			c <- r.Output
 		}
 	}
+	f.hearGang(m)
 	for _, job := range m.Forget {
+		f.mu.Lock()
+		f.forgot[job] = true
+		f.mu.Unlock()
 		f.world.mu.Lock()
 		for a := range f.world.held[f.hello.Worker] {
 			if a.Job == job {
@@ -478,12 +541,30 @@ func (f *fakeWorker) compute(ctx context.Context, at schedule.Attempt, l *api.La
 	d := f.model
 	switch at.Stage {
 	case schedule.Plan:
+		for _, s := range d.sides {
+			for err := keep(f.client, ctx, s.content); err != nil; err = keep(f.client, ctx, s.content) {
+				if ctx.Err() != nil || status.Code(err) != codes.Unavailable {
+					return nil, err
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
 		return d.planResult(), nil
 	case schedule.Map:
 		if l.Split != at.Task || len(l.Plan) == 0 || l.Constants.Partitions != uint32(d.shuffled()) || l.Constants.Parts != uint32(d.parts) {
 			f.world.problem("%v: split %d, constants %v", at, l.Split, l.Constants)
 		}
 		r := d.mapResult(int(at.Task))
+		if l.Gang != nil {
+			if !f.careless {
+				if err := f.iterate(ctx, at, l); err != nil {
+					return nil, err
+				}
+			}
+			if at.Task == 0 {
+				r.Iteration, _ = json.Marshal(&mapreduce.IterationResult{Rounds: int(f.gang.rounds)})
+			}
+		}
 		if d.mapped != nil {
 			d.mapped(l, r)
 		}
@@ -514,6 +595,31 @@ func (f *fakeWorker) compute(ctx context.Context, at schedule.Attempt, l *api.La
 		f.world.mu.Unlock()
 	}
 	return nil, nil
+}
+
+// keep stores a side input.
+func keep(client api.AttendanceClient, ctx context.Context, b []byte) error {
+	return keepAs(client, ctx, digestOf(b), int64(len(b)), b)
+}
+
+func keepAs(client api.AttendanceClient, ctx context.Context, digest string, size int64, b []byte) error {
+	stream, err := client.KeepBlob(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&api.BlobChunk{Digest: digest, Size: size}); err != nil && err != io.EOF {
+		return err
+	}
+	for piece := range slices.Chunk(b, 100_000) {
+		if err := stream.Send(&api.BlobChunk{Data: piece}); err != nil && err != io.EOF {
+			return err
+		}
+	}
+	r, err := stream.CloseAndRecv()
+	if err == nil && r.Digest != digest {
+		return fmt.Errorf("%s was kept as %s", digest, r.Digest)
+	}
+	return err
 }
 
 // has says whether a worker holds a map output.
@@ -788,6 +894,15 @@ func (m *testMaster) wantDone(job string, d *model) *api.JobStatus {
 	var r mapreduce.Result
 	if err := json.Unmarshal(s.Result, &r); err != nil {
 		m.t.Fatal(err)
+	}
+	if d.plan == nil {
+		var want []mapreduce.SideInputInfo
+		for _, s := range d.sides {
+			want = append(want, mapreduce.SideInputInfo{Name: s.name, Size: int64(len(s.content))})
+		}
+		if !slices.Equal(r.SideInputs, want) {
+			m.t.Errorf("side inputs %+v, want %+v", r.SideInputs, want)
+		}
 	}
 	if d.mapped == nil {
 		if r.Audit.PairsCombined != pairs || r.Audit.PairsFolded != pairs || r.Audit.PairsEmitted != emitted || r.Audit.SumCombined != r.Audit.SumFolded {

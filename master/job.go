@@ -43,10 +43,23 @@ type job struct {
 	reduced  int
 	commit   *task.CommitResult
 	commitBy schedule.Attempt
-	ending   *journal.Ending // it is to end
-	history  *journal.History
-	written  bool // history is in the journal
-	left     bool // it has ended, but what it left of its output is not removed yet
+
+	sides      []*api.SideInput // of the plan
+	fresh      bool             // the plan was just taken
+	spreads    []*spread        // that this master has ordered
+	broadcasts []*api.Spreaded  // how they ended
+	restored   bool             // it is from the time before this master's start
+
+	// Of iterations.
+	kept, keptBefore *journal.State  // what attempts go on from; nil: nothing is kept
+	group            *gangGroup      // that this master has ordered and that is not known to be broken
+	groups           int             // that were formed, as far as this master knows
+	iteration        json.RawMessage // what it came to
+
+	ending  *journal.Ending // it is to end
+	history *journal.History
+	written bool // history is in the journal
+	left    bool // it has ended, but what it left of its output is not removed yet
 
 	running  map[schedule.Attempt]*running
 	past     []*past // attempts that are over, oldest first
@@ -71,6 +84,7 @@ type running struct {
 	progress    *api.AttemptProgress // nil: none yet
 	scale       []uint8              // that a reduce attempt was given; nil: not known
 	unsure      bool                 // it may not have been told where all map outputs are when it began
+	ready       bool                 // it waits for a group
 }
 
 // past is an attempt that is over.
@@ -142,7 +156,7 @@ func (j *job) pulls() bool { return j.plan.Result.Grouped || j.plan.Result.Total
 // planned is the plan for the scheduler.
 func (j *job) planned() *schedule.Planned {
 	r := &j.plan.Result
-	p := &schedule.Planned{Partitions: r.Partitions, Splits: make([]schedule.Split, len(r.Splits))}
+	p := &schedule.Planned{Partitions: r.Partitions, Splits: make([]schedule.Split, len(r.Splits)), Gang: r.Gang != nil}
 	if r.TotalOrder {
 		p.Shuffle = 1
 	}
@@ -228,6 +242,10 @@ func (m *Master) stage(j *job, s schedule.Stage) {
 	case schedule.Plan: // it is queued until an attempt runs
 	case schedule.Map:
 		j.state = api.JobState_JOB_MAPPING
+		if j.fresh {
+			j.fresh = false
+			m.broadcast(j)
+		}
 	case schedule.Reduce:
 		j.state = api.JobState_JOB_REDUCING
 	case schedule.Commit:
@@ -289,6 +307,8 @@ func (m *Master) order(j *job, w *worker, a schedule.Launch, r *running) (*api.L
 	}
 	switch a.Attempt.Stage {
 	case schedule.Plan:
+		l.SideInputsLimit = m.opts.Limits.SideInputs
+		l.Members = uint32(m.gangSize(j))
 		return l, nil
 	case schedule.Abort:
 		if j.plan != nil {
@@ -300,10 +320,19 @@ func (m *Master) order(j *job, w *worker, a schedule.Launch, r *running) (*api.L
 		return nil, fmt.Errorf("%s has no plan", describe(a.Attempt))
 	}
 	l.Ticket = j.plan.Result.Ticket
+	l.Coming = m.coming(j, w)
+	if a.Attempt.Stage != schedule.Commit {
+		l.SideInputs = j.sides
+	}
 	t := a.Attempt.Task
 	switch a.Attempt.Stage {
 	case schedule.Map:
-		plan, err := j.splits.Split(int(t))
+		first, end := int(t), int(t)+1
+		if g := j.plan.Result.Gang; g != nil {
+			first, end = g.Share(int(t))
+			l.Gang = j.gangLaunch(int(t))
+		}
+		plan, err := j.splits.Share(first, end)
 		if err != nil {
 			return nil, err
 		}
@@ -406,9 +435,18 @@ func (j *job) result(now time.Time) *mapreduce.Result {
 	if j.plan == nil {
 		return r
 	}
+	for i := range j.plan.Result.SideInputs {
+		s := &j.plan.Result.SideInputs[i]
+		r.SideInputs = append(r.SideInputs, mapreduce.SideInputInfo{Name: s.Name, Size: s.Size})
+	}
 	t := &j.ledger.totals
 	r.Counters, r.Records, r.Bytes, r.Spills, r.Spilled = maps.Clone(j.ledger.counts), t.records, t.bytes, t.spills, t.spilled
-	r.Files, r.Splits, r.Parts = j.plan.Result.Files, len(j.plan.Result.Splits), j.plan.Result.Partitions
+	r.Files, r.Splits, r.Parts = j.plan.Result.Files, j.splits.Len(), j.plan.Result.Partitions
+	if j.iteration != nil {
+		if err := json.Unmarshal(j.iteration, &r.Iteration); err != nil {
+			r.Notes = append(r.Notes, fmt.Sprintf("what the iteration came to can't be read: %v", err))
+		}
+	}
 	r.Audit.PairsEmitted, r.Audit.PairsCombined = t.emitted, t.combined
 	r.Audit.SumCombined = j.ledger.checkSum()
 	f := folded{}
@@ -457,6 +495,9 @@ func (j *job) why() []string {
 	}
 	r := &j.plan.Result
 	why := slices.Clone(r.Why)
+	if r.Gang != nil {
+		why = append(why, fmt.Sprintf("an iteration: its %d members keep their share of the splits in memory and add vectors up with each other, worker to worker", len(r.Gang.Shares)))
+	}
 	switch {
 	case r.Grouped:
 		why = append(why, "grouped: reduce attempts pull sorted runs of the map outputs over TCP and merge them")
@@ -496,7 +537,9 @@ func (m *Master) ended(j *job, a schedule.JobEnded) {
 			why = e.Reason
 		}
 	}
-	j.left = a.Left
+	if j.left = a.Left; !j.left {
+		m.forgetAll(j)
+	}
 	now := time.Now()
 	for at := range j.running {
 		j.end(at, "stopped", "the job is over", m)
@@ -543,6 +586,7 @@ func (m *Master) writeEnd(j *job) {
 		m.log.Info("a job has ended", "job", j.rec.ID, "name", s.Name, "user", j.rec.User, "state", s.State.String(), "error", s.Error)
 	}
 	delete(m.jobs, j.rec.ID)
+	m.dropStates(j)
 	if j.left {
 		m.keepLeft(j, e.Left)
 	}
@@ -577,6 +621,7 @@ func (m *Master) prune() {
 		delete(m.byID, h.ID)
 		if m.left[h.ID] != nil {
 			m.log.Warn("what a job left of its output is not removed: no worker came that could", "job", h.ID)
+			m.forgetAll(m.left[h.ID])
 			delete(m.left, h.ID)
 			m.apply(schedule.JobForgotten{ID: h.ID})
 		}
@@ -587,16 +632,32 @@ func (m *Master) prune() {
 	m.history = slices.DeleteFunc(m.history, func(h *journal.History) bool { return m.byID[h.ID] == nil })
 }
 
-// clean removes what is not needed any more.
-func (m *Master) clean() {
-	m.prune()
+// needed lists the blobs that jobs need.
+func (m *Master) needed() map[string]bool {
 	keep := map[string]bool{}
 	for j := range m.allJobs() {
 		keep[j.submit.Program.GetBlob()] = true
 		for _, u := range j.submit.Uploads {
 			keep[u.Blob] = true
 		}
+		if j.plan != nil {
+			for _, s := range j.plan.Result.SideInputs {
+				keep[s.Digest] = true
+			}
+		}
+		for _, s := range []*journal.State{j.kept, j.keptBefore} {
+			if s != nil {
+				keep[s.Digest] = true
+			}
+		}
 	}
+	return keep
+}
+
+// clean removes what is not needed any more.
+func (m *Master) clean() {
+	m.prune()
+	keep := m.needed()
 	since := time.Now().Add(-m.opts.Limits.BlobAge)
 	m.work.Go(func() {
 		n, err := m.blobs.Collect(since, func(digest string) bool { return keep[digest] })

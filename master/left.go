@@ -68,7 +68,7 @@ func (m *Master) keepLeft(j *job, l *journal.Leftover) {
 	if err != nil {
 		kept = j
 	}
-	kept.running = j.running
+	kept.running, kept.spreads, kept.restored = j.running, j.spreads, j.restored
 	m.left[j.rec.ID] = kept
 }
 
@@ -76,10 +76,12 @@ func (m *Master) keepLeft(j *job, l *journal.Leftover) {
 func (m *Master) cleared(id string) {
 	if j := m.jobs[id]; j != nil {
 		j.left = false // its end is not written yet
+		m.forgetAll(j)
 	}
 	if m.left[id] == nil {
 		return
 	}
+	m.forgetAll(m.left[id])
 	delete(m.left, id)
 	m.log.Info("nothing is kept of an ended job any more", "job", id)
 	if err := m.write(journal.Cleared{Job: id}); err != nil {

@@ -149,7 +149,8 @@ func (m *Master) write(entries ...journal.Entry) error {
 			delete(m.roll, id)
 			continue
 		}
-		entries = append(entries, journal.WorkerSeen{Worker: journal.Worker{ID: id, Hello: b, Draining: m.workers[id] != nil && m.workers[id].draining}})
+		w := m.workers[id]
+		entries = append(entries, journal.WorkerSeen{Worker: journal.Worker{ID: id, Hello: b, Draining: w != nil && w.draining, ByName: w != nil && w.byName}})
 	}
 	err := m.journal.Write(entries...)
 	if err == nil {
@@ -237,6 +238,10 @@ func (m *Master) act(a schedule.Action) {
 		}
 	case schedule.JobCleared:
 		m.cleared(a.Job)
+	case schedule.GangForm:
+		m.formGang(a)
+	case schedule.GangBreak:
+		m.breakGang(a)
 	case schedule.Note:
 		if j := m.jobs[a.Job]; j != nil {
 			j.note(a.Text)

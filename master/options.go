@@ -40,6 +40,7 @@ type Limits struct {
 	Uploads     int           // files of a job; 10,000
 	Message     int           // bytes of a message received; 128 MiB
 	Blob        int64         // bytes of a blob; 16 GiB
+	SideInputs  int64         // bytes of a job's side inputs together; 1 GiB
 	Jobs        int           // jobs that have not ended; 1,000
 	Attempts    int           // attempts of a job that are remembered after they ended; 10,000
 	History     int           // jobs that have ended; 1,000
@@ -114,6 +115,7 @@ func (o *Options) ensureDefaults() error {
 	orDefault(&l.Uploads, 10_000)
 	orDefault(&l.Message, 128<<20)
 	orDefault(&l.Blob, 16<<30)
+	orDefault(&l.SideInputs, 1<<30)
 	orDefault(&l.Jobs, 1000)
 	orDefault(&l.Attempts, 10_000)
 	orDefault(&l.History, 1000)
@@ -121,7 +123,7 @@ func (o *Options) ensureDefaults() error {
 	orDefault(&l.BlobAge, time.Hour)
 	orDefault(&l.TaskTimeout, 5*time.Minute)
 	orDefault(&o.Lease, 10*time.Second)
-	if o.Lease < 0 || l.JobFile < 0 || l.Arguments < 0 || l.Uploads < 0 || l.Message < 0 || l.Blob < 0 ||
+	if o.Lease < 0 || l.JobFile < 0 || l.Arguments < 0 || l.Uploads < 0 || l.Message < 0 || l.Blob < 0 || l.SideInputs < 0 ||
 		l.Jobs < 0 || l.Attempts < 0 || l.History < 0 || l.HistoryAge < 0 || l.BlobAge < 0 || l.TaskTimeout < 0 {
 		return errors.New("limits of a master can't be negative")
 	}

@@ -48,8 +48,11 @@ func troubles(t *testing.T, seed uint64) {
 		}
 	})
 	w := newWorld()
+	// Some broadcasts are reported in time, some late, some for the second time.
+	many := []side{{"a", large("a", 70_000)}, {"b", large("b", 100)}, {"c", large("c", 90_000)}}
 	models := []*model{{splits: 20, parts: 7, scales: true}, {splits: 18, parts: 6, grouped: true}, {splits: 15, parts: 5, total: true}}
 	d := models[rng.IntN(len(models))]
+	d.sides = many
 	if rng.IntN(3) == 0 {
 		// Every attempt at map 1 gives other pairs.
 		base := *d
@@ -94,6 +97,20 @@ func troubles(t *testing.T, seed uint64) {
 				return &failError{task.Error{Message: "by chance"}, infra}
 			}
 			return nil
+		}
+		f.spread = func(o *api.Spread) {
+			mu.Lock()
+			slow := time.Duration(chance.IntN(100)) * time.Millisecond
+			mu.Unlock()
+			select {
+			case <-time.After(slow):
+			case <-f.ctx.Done():
+				return
+			}
+			select {
+			case f.send <- &api.WorkerMessage{Spreaded: []*api.Spreaded{reportOf(o)}}:
+			case <-f.ctx.Done():
+			}
 		}
 		f.start()
 		return f
@@ -150,7 +167,13 @@ func troubles(t *testing.T, seed uint64) {
 	case <-time.After(patience):
 		t.Error("the job does not end")
 	}
-	m.wantDone(job, d)
+	ids := map[string]bool{}
+	for _, b := range m.wantDone(job, d).Broadcasts {
+		if ids[b.Id] || b.Reached+b.Failed != 2 && b.Reached+b.Failed != 1 {
+			t.Errorf("broadcast %v is doubled, or makes no sense", b)
+		}
+		ids[b.Id] = true
+	}
 	if w.published[job] < 1 || len(w.aborted) > 0 {
 		t.Errorf("published %d times, aborted %v", w.published[job], w.aborted)
 	}

@@ -37,7 +37,7 @@ func (m *Master) restore() error {
 			return fmt.Errorf("%w: worker %s: %w", journal.ErrDamaged, w.ID, err)
 		}
 		m.expect(w.ID, h)
-		m.workers[w.ID].draining = w.Draining
+		m.workers[w.ID].draining, m.workers[w.ID].byName = w.Draining, w.ByName
 	}
 	var jobs []schedule.RestoredJob
 	for i := range content.Left {
@@ -45,6 +45,7 @@ func (m *Master) restore() error {
 		if err != nil {
 			return err
 		}
+		j.restored = true
 		m.left[j.rec.ID] = j
 		jobs = append(jobs, schedule.RestoredJob{Job: j.spec(), Left: true})
 	}
@@ -67,6 +68,7 @@ func (m *Master) restore() error {
 		restored := schedule.RestoredJob{Job: j.spec(), Commits: commits, StageAttempts: r.Resets}
 		if j.plan != nil {
 			restored.Planned = j.planned()
+			restored.GangDone = j.kept != nil && j.kept.Final
 		}
 		if e := j.ending; e != nil {
 			if e.Aborting {
@@ -107,7 +109,17 @@ func (m *Master) restoreJob(r *journal.Running) (*job, []schedule.Finished, erro
 		return nil, nil, fmt.Errorf("%w: its submission: %w", journal.ErrDamaged, err)
 	}
 	j := newJob(r.Job, submit)
-	j.ending, j.commit, j.commitBy = r.Ending, r.Commit, r.CommitBy
+	j.ending, j.commit, j.commitBy, j.restored = r.Ending, r.Commit, r.CommitBy, true
+	if j.kept = r.State; r.State != nil && r.State.Before != "" {
+		j.keptBefore = &journal.State{Digest: r.State.Before}
+	}
+	for _, b := range r.Broadcasts {
+		s := &api.Spreaded{}
+		if err := proto.Unmarshal(b, s); err != nil {
+			return nil, nil, fmt.Errorf("%w: a broadcast: %w", journal.ErrDamaged, err)
+		}
+		j.broadcasts = append(j.broadcasts, s)
+	}
 	for _, n := range r.Resets {
 		j.resets += int(n)
 	}
@@ -132,6 +144,9 @@ func (m *Master) restoreJob(r *journal.Running) (*job, []schedule.Finished, erro
 			return fmt.Errorf("map %d: %w", n, err)
 		}
 		j.ledger.add(c)
+		if c.Result.Iteration != nil {
+			j.iteration = c.Result.Iteration
+		}
 		if c.Moved {
 			j.reruns++
 		}

@@ -3,6 +3,7 @@
 package master
 
 import (
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -27,10 +28,16 @@ type session struct {
 	mu        sync.Mutex
 	wake      chan struct{} // has room for one
 	welcome   *api.Welcome
+	spreads   []*api.Spread
+	overs     []*api.SpreadOver
 	launches  []*api.Launch
 	stops     []*api.Stop
 	relocates map[relocated]*api.Relocate
 	forget    map[string]bool
+	forms     []*api.GangForm
+	groups    []*api.GangGroup
+	breaks    []*api.GangBreak
+	ends      []*api.GangOver
 	drain     bool
 	reason    error // why it ended
 }
@@ -58,7 +65,8 @@ func (s *session) end(reason error) {
 func (s *session) order(f func()) {
 	s.mu.Lock()
 	f()
-	over := len(s.launches)+len(s.stops)+len(s.relocates)+len(s.forget) > maxWaiting
+	over := len(s.spreads)+len(s.overs)+len(s.launches)+len(s.stops)+len(s.relocates)+len(s.forget)+
+		len(s.forms)+len(s.groups)+len(s.breaks)+len(s.ends) > maxWaiting
 	s.mu.Unlock()
 	if over {
 		s.end(errSlow)
@@ -67,6 +75,13 @@ func (s *session) order(f func()) {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (s *session) spread(o *api.Spread) { s.order(func() { s.spreads = append(s.spreads, o) }) }
+
+// spreadOver says that nothing more comes of what another worker was ordered to spread.
+func (s *session) spreadOver(o *api.Spread) {
+	s.order(func() { s.overs = append(s.overs, &api.SpreadOver{Job: o.Job, Blob: o.Blob}) })
 }
 
 func (s *session) launch(l *api.Launch) { s.order(func() { s.launches = append(s.launches, l) }) }
@@ -90,8 +105,15 @@ func (s *session) forgetJob(job string) {
 			s.forget = map[string]bool{}
 		}
 		s.forget[job] = true
+		s.spreads = slices.DeleteFunc(s.spreads, func(o *api.Spread) bool { return o.Job == job })
+		s.overs = slices.DeleteFunc(s.overs, func(o *api.SpreadOver) bool { return o.Job == job })
 	})
 }
+
+func (s *session) formGang(o *api.GangForm)   { s.order(func() { s.forms = append(s.forms, o) }) }
+func (s *session) gangGroup(o *api.GangGroup) { s.order(func() { s.groups = append(s.groups, o) }) }
+func (s *session) breakGang(o *api.GangBreak) { s.order(func() { s.breaks = append(s.breaks, o) }) }
+func (s *session) gangOver(o *api.GangOver)   { s.order(func() { s.ends = append(s.ends, o) }) }
 
 // take returns the next message to be sent, nil if there is nothing to say.
 func (s *session) take() *api.MasterMessage {
@@ -103,6 +125,18 @@ func (s *session) take() *api.MasterMessage {
 		return m
 	}
 	size, said := 0, false
+	for len(s.spreads) > 0 && size < messageSize {
+		size += proto.Size(s.spreads[0])
+		m.Spread = append(m.Spread, s.spreads[0])
+		s.spreads = s.spreads[1:]
+		said = true
+	}
+	for len(s.overs) > 0 && size < messageSize {
+		size += proto.Size(s.overs[0])
+		m.SpreadOver = append(m.SpreadOver, s.overs[0])
+		s.overs = s.overs[1:]
+		said = true
+	}
 	for len(s.launches) > 0 && size < messageSize {
 		size += proto.Size(s.launches[0])
 		m.Launch = append(m.Launch, s.launches[0])
@@ -110,7 +144,7 @@ func (s *session) take() *api.MasterMessage {
 		s.launches = s.launches[1:]
 		said = true
 	}
-	if len(s.launches) > 0 {
+	if len(s.spreads)+len(s.overs)+len(s.launches) > 0 {
 		return m // stops may be of launches that were not sent yet
 	}
 	if len(s.stops) > 0 {
@@ -123,6 +157,10 @@ func (s *session) take() *api.MasterMessage {
 		m.Forget, said = append(m.Forget, job), true
 	}
 	s.relocates, s.forget = nil, nil
+	if len(s.forms)+len(s.groups)+len(s.breaks)+len(s.ends) > 0 {
+		m.GangForm, m.GangGroup, m.GangBreak, m.GangOver, said = s.forms, s.groups, s.breaks, s.ends, true
+		s.forms, s.groups, s.breaks, s.ends = nil, nil, nil, nil
+	}
 	if s.drain {
 		m.Drain, s.drain, said = true, false, true
 	}

@@ -5,6 +5,7 @@ package master
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -20,6 +21,7 @@ func (m *Master) status(j *job) *api.JobStatus {
 		Job: j.rec.ID, Name: j.name(), State: j.state, User: j.rec.User, Priority: j.submit.Priority,
 		SubmittedUnixMs: j.rec.Submitted.UnixMilli(), ElapsedMs: max(time.Since(j.rec.Submitted).Milliseconds(), 0),
 		Map: &api.StageStatus{}, Reduce: &api.StageStatus{}, Notes: j.allNotes(), Why: j.why(), Resets: uint32(j.resets),
+		Broadcasts: slices.Clone(j.broadcasts),
 	}
 	for _, st := range []struct {
 		to   *api.StageStatus
@@ -78,6 +80,7 @@ func (m *Master) status(j *job) *api.JobStatus {
 			s.PairsUser += max(p.UserPairs, 0)
 		}
 	}
+	s.Iteration = m.iterationStatus(j)
 	s.Waiting = m.waits(j)
 	return s
 }

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/quernmr/quern/mapreduce/cluster/api"
 	"github.com/quernmr/quern/mapreduce/task"
 	"github.com/quernmr/quern/master/journal"
@@ -403,6 +406,94 @@ func TestDecimalsComeLate(t *testing.T) {
 	releaseLate()
 	if s := m.wait(job); s.State != api.JobState_JOB_DONE || s.Resets != 3 {
 		t.Errorf("%v: %s; %d resets", s.State, s.Error, s.Resets)
+	}
+	w.check(t)
+}
+
+// Who tells a worker to leave by its name means what runs under it: also where the master still believes in a process that
+// was killed, and the one in its place says hello a moment later.
+func TestDrainMeansTheNewProcess(t *testing.T) {
+	for _, when := range []string{"before", "before a restart", "behind", "at its address"} {
+		t.Run(when, func(t *testing.T) {
+			m := startMaster(t, func(o *Options) { o.Lease = time.Hour })
+			w, d := newWorld(), &model{splits: 1, parts: 1}
+			old := startWorker(t, m.addr, w, d, "a")
+			until(t, "it is there", func() bool { return m.about().Workers == 1 })
+			old.stop()
+			until(t, "its stream ends", func() bool { return m.about().Workers == 0 })
+			drain := func() {
+				if _, err := m.client.Drain(m.context(), &api.DrainRequest{Worker: "a"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			next := newWorker(t, m.addr, w, d, "a")
+			switch when {
+			case "behind":
+				next.start()
+				until(t, "the next is there", func() bool { return m.about().Workers == 1 })
+				drain()
+			case "before a restart":
+				drain()
+				m.restart()
+				next.start()
+			case "at its address":
+				next.hello.Address = old.hello.Address
+				fallthrough
+			default:
+				drain()
+				next.start()
+			}
+			select {
+			case <-next.done:
+			case <-time.After(patience):
+				t.Fatal("it does not leave")
+			}
+			// One alone is meant, and nobody who comes when it has left.
+			third := startWorker(t, m.addr, w, d, "a")
+			m.wantDone(m.submit(jobFile()), d)
+			third.mu.Lock()
+			defer third.mu.Unlock()
+			if third.drained {
+				t.Error("a third one is told to leave, too")
+			}
+			w.check(t)
+		})
+	}
+}
+
+// By its id, only the process itself is meant; and one that comes back by itself takes the order with it.
+func TestDrainMeansTheProcess(t *testing.T) {
+	m := startMaster(t, func(o *Options) { o.Lease = time.Hour })
+	w, d := newWorld(), &model{splits: 1, parts: 1}
+	a := startWorker(t, m.addr, w, d, "a")
+	until(t, "it is there", func() bool { return m.about().Workers == 1 })
+	back := make(chan struct{})
+	a.mu.Lock()
+	a.frozen = back
+	a.cut()
+	a.mu.Unlock()
+	until(t, "its stream ends", func() bool { return m.about().Workers == 0 })
+	if _, err := m.client.Drain(m.context(), &api.DrainRequest{Worker: a.hello.Worker}); err != nil {
+		t.Fatal(err)
+	}
+	other := startWorker(t, m.addr, w, d, "a")
+	m.wantDone(m.submit(jobFile()), d)
+	if _, err := m.client.Drain(m.context(), &api.DrainRequest{Worker: "nosuch"}); status.Code(err) != codes.NotFound {
+		t.Errorf("drain of nobody: %v", err)
+	}
+	a.mu.Lock()
+	a.frozen = nil
+	a.mu.Unlock()
+	close(back)
+	select {
+	case <-a.done:
+	case <-time.After(patience):
+		t.Fatal("it does not leave")
+	}
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	if other.drained {
+		t.Error("another of its name is told to leave")
 	}
 	w.check(t)
 }

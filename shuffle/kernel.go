@@ -25,6 +25,10 @@ type Limits struct {
 	Targets  int // 0: 256
 	Outgoing int // sending ends open at once; 0: 1024
 	Jobs     int // 0: 64
+	Regions  int // members' ends of broadcasts open at once; 0: 128
+	Casts    int // sources' ends; 0: 16
+	Groups   int // members' ends of all-reduces open at once; 0: 16
+	Chunks   int // of all contents of broadcasts and all-reduces together, each of wire.ChunkSize bytes; 0: 1 << 20
 }
 
 // EnsureDefaults fills in what is 0.
@@ -32,7 +36,7 @@ func (l Limits) EnsureDefaults() Limits {
 	for _, f := range []struct {
 		p *int
 		d int
-	}{{&l.Streams, 1024}, {&l.Targets, 256}, {&l.Outgoing, 1024}, {&l.Jobs, 64}} {
+	}{{&l.Streams, 1024}, {&l.Targets, 256}, {&l.Outgoing, 1024}, {&l.Jobs, 64}, {&l.Regions, 128}, {&l.Casts, 16}, {&l.Groups, 16}, {&l.Chunks, 1 << 20}} {
 		if *f.p <= 0 {
 			*f.p = f.d
 		}

@@ -149,6 +149,9 @@ func (a *attempt) run(log *process.Log) *result {
 	}
 	defer func() { _ = log.Close() }() // if it is not complete, its reader is told
 	slots := a.w.mapSlots
+	if a.launch.GetGang() != nil {
+		slots = nil // the others wait for it, and the master knows what runs here
+	}
 	switch a.key.stage {
 	case stageReduce:
 		slots = a.w.reduceSlots
@@ -291,7 +294,7 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 	}
 	switch {
 	case p.GetBlob() != "":
-		path, release, err := w.blobs.get(a.ctx, p.GetBlob())
+		path, release, err := w.blobs.get(a.ctx, p.GetBlob(), a.coming(p.GetBlob()))
 		if err != nil {
 			return nil, fmt.Errorf("the program: %w", err)
 		}
@@ -307,7 +310,7 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 		return nil, &task.Error{Message: "the job names no program", Permanent: true}
 	}
 	for _, u := range l.GetUploads() {
-		path, release, err := w.blobs.get(a.ctx, u.GetBlob())
+		path, release, err := w.blobs.get(a.ctx, u.GetBlob(), a.coming(u.GetBlob()))
 		if err != nil {
 			return nil, fmt.Errorf("uploaded file %s: %w", u.GetPath(), err)
 		}
@@ -317,10 +320,38 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 		}
 		req.Uploads[u.GetPath()] = path
 	}
+	for _, in := range l.GetSideInputs() {
+		if in.GetSize() == 0 {
+			spec.SideInputs = append(spec.SideInputs, process.SideInput{Name: in.GetName()})
+			continue
+		}
+		c, err := w.blobs.open(a.ctx, in.GetBlob(), a.key.job, a.coming(in.GetBlob()) != "")
+		if err != nil {
+			return nil, fmt.Errorf("side input %s: %w", in.GetName(), err)
+		}
+		defer c.release()
+		if c.size != in.GetSize() {
+			return nil, &own{fmt.Errorf("side input %s has %d bytes, the plan says %d", in.GetName(), c.size, in.GetSize())}
+		}
+		spec.SideInputs = append(spec.SideInputs, process.SideInput{Name: in.GetName(), File: c.file, Offset: c.offset, Size: c.size})
+	}
 	if kind == task.Reduce {
 		if err := a.gather(req, in); err != nil {
 			return nil, err
 		}
+	}
+	if g := l.GetGang(); g != nil && req.Gang != nil {
+		m, release, err := a.member(req.Gang, dir)
+		if err != nil {
+			return nil, err
+		}
+		well := false
+		defer func() { release(well) }()
+		spec.Vector, spec.Member = m.file, m.hear
+		a.enter("")
+		reply, err := process.Run(a.ctx, spec)
+		well = err == nil && reply.Map != nil
+		return reply, err
 	}
 	a.enter("")
 	reply, err := process.Run(a.ctx, spec)
@@ -329,7 +360,20 @@ func (a *attempt) work(r *result, log *process.Log) (*task.Reply, error) {
 		r.finish.KernelPairs, r.finish.UserPairs, r.finish.PulledPairs = a.counts.Kernel, a.counts.User, a.counts.Pulled
 		a.w.mu.Unlock()
 	}
+	if err == nil && reply.Plan != nil && len(reply.Plan.SideInputs) > 0 {
+		if err := a.keepSideInputs(reply.Plan.SideInputs, dir); err != nil {
+			return nil, err
+		}
+	}
 	return reply, err
+}
+
+// coming returns the attempt's job if a broadcast brings a blob, else "".
+func (a *attempt) coming(digest string) string {
+	if slices.Contains(a.launch.GetComing(), digest) {
+		return a.key.job
+	}
+	return ""
 }
 
 // quiet is how many times as long as others those tasks may take that can't say how far they are: a plan that looks
@@ -391,8 +435,14 @@ func (a *attempt) request(dir string) (*task.Request, error) {
 		req.Earlier = append(req.Earlier, r)
 	}
 	switch req.Kind {
+	case task.Plan:
+		req.SideInputsLimit, req.Members = l.GetSideInputsLimit(), int(l.GetMembers())
 	case task.Map:
 		req.Map = &task.MapRequest{Split: int(l.GetSplit())}
+		if g := l.GetGang(); g != nil {
+			req.Gang = &task.GangRequest{Size: int(g.GetSize()), First: int(g.GetFirst()), Splits: int(g.GetSplits())}
+			req.Workers = runtime.GOMAXPROCS(0) // one member a worker, as a rule
+		}
 	case task.Reduce:
 		in := l.GetReduce()
 		req.Reduce = &task.ReduceRequest{
@@ -406,6 +456,25 @@ func (a *attempt) request(dir string) (*task.Request, error) {
 		}
 	}
 	return req, nil
+}
+
+// member prepares an attempt that is a member of a gang. release is to be told whether it came to its end.
+func (a *attempt) member(req *task.GangRequest, dir string) (m *gangMember, release func(well bool), err error) {
+	m, err = a.w.gangs.join(a, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	release = func(well bool) { a.w.gangs.leave(m, well) }
+	if s := a.launch.GetGang().GetState(); s != nil {
+		path, done, err := a.w.blobs.get(a.ctx, s.GetBlob(), "")
+		if err != nil {
+			release(false)
+			return nil, nil, fmt.Errorf("the state that was kept: %w", err)
+		}
+		m.releases = append(m.releases, done)
+		req.State = &task.State{Rounds: int(s.GetRounds()), Final: s.GetFinal(), Path: path}
+	}
+	return m, release, nil
 }
 
 // gather gets the input of a reduce attempt here.
@@ -517,6 +586,7 @@ func (a *attempt) progress() *api.AttemptProgress {
 	return &api.AttemptProgress{
 		Attempt: a.launch.GetAttempt(), Done: done, Bytes: a.last.Bytes, Records: a.last.Records, Rows: a.last.Rows,
 		Phase: phase, KernelPairs: a.counts.Kernel, UserPairs: a.counts.User,
+		Round: uint64(max(0, a.last.Round)), Rounds: uint64(max(0, a.last.Rounds)),
 	}
 }
 

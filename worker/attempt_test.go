@@ -33,6 +33,7 @@ func TestHelloLeavesNothingOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := &keeping{}
 			w := &Worker{ex: k, attempts: map[key]*attempt{keyOf(at): {launch: &api.Launch{Attempt: at}}}}
+			w.blobs, w.casts, w.gangs = &blobs{}, newSpreads(w), newGangs(w)
 			if before {
 				k.held = []*api.Held{{Job: "j", Task: 3, Attempt: at}}
 			} else {

@@ -241,7 +241,17 @@ func (w *Worker) hello() *api.WorkerMessage {
 		kept[keyOf(o.GetAttempt())] = true
 	}
 	h.Running = slices.DeleteFunc(h.Running, func(a *api.Attempt) bool { return kept[keyOf(a)] })
-	return &api.WorkerMessage{Hello: h, Draining: draining}
+	h.Jobs = w.broadcastJobs()
+	m := &api.WorkerMessage{Hello: h, Draining: draining}
+	m.Members, m.Formed = w.gangs.news(true)
+	return m
+}
+
+// broadcastJobs lists the jobs of which broadcasts have left something here, or are sent from here.
+func (w *Worker) broadcastJobs() []string {
+	jobs := slices.Concat(w.blobs.known(), w.casts.known())
+	slices.Sort(jobs)
+	return slices.Compact(jobs)
 }
 
 // belongs says whether this worker may attend the master of a cluster at an address. A
@@ -276,8 +286,15 @@ func (w *Worker) welcomed(l *link, welcome *api.Welcome) {
 			a.cancel(fmt.Errorf("%w: it belongs to another cluster", errStopped))
 		}
 		w.mu.Unlock()
+		jobs := w.broadcastJobs()
 		for _, h := range w.ex.Held() {
-			w.drop(h.GetJob())
+			jobs = append(jobs, h.GetJob())
+		}
+		slices.Sort(jobs)
+		for _, job := range slices.Compact(jobs) {
+			w.casts.forget(job)
+			w.gangs.forget(job)
+			w.drop(job)
 		}
 	}
 	for _, a := range welcome.GetStop() {
@@ -290,6 +307,8 @@ func (w *Worker) welcomed(l *link, welcome *api.Welcome) {
 	for _, a := range w.attempts {
 		a.repeat()
 	}
+	w.casts.repeat()
+	w.gangs.repeat()
 	w.nudge()
 }
 
@@ -359,7 +378,7 @@ func (w *Worker) tell(l *link) {
 			m = &api.WorkerMessage{}
 		}
 		if err := l.send(m); err != nil {
-			l.cancel(nil) // Recv has the reason
+			l.cancel(nil) // Recv has the reason, and the next link gets all once more
 			return
 		}
 		last = time.Now()
@@ -370,7 +389,8 @@ func (w *Worker) tell(l *link) {
 func (w *Worker) news() *api.WorkerMessage {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	m := &api.WorkerMessage{Draining: w.draining, Dropped: w.dropped}
+	m := &api.WorkerMessage{Draining: w.draining, Dropped: w.dropped, Spreaded: w.casts.news()}
+	m.Members, m.Formed = w.gangs.news(false)
 	w.dropped = nil
 	for _, a := range w.attempts {
 		if a.fresh {
@@ -384,7 +404,7 @@ func (w *Worker) news() *api.WorkerMessage {
 			}
 		}
 	}
-	if len(m.Progress) == 0 && len(m.Lost) == 0 && len(m.Dropped) == 0 {
+	if len(m.Progress) == 0 && len(m.Lost) == 0 && len(m.Dropped) == 0 && len(m.Spreaded) == 0 && len(m.Members) == 0 && len(m.Formed) == 0 {
 		return nil
 	}
 	return m
@@ -401,6 +421,25 @@ func (w *Worker) handle(m *api.MasterMessage) {
 	}
 	for _, r := range m.GetRelocate() {
 		w.relocate(r)
+	}
+	for _, s := range m.GetSpread() {
+		w.casts.order(s)
+	}
+	for _, o := range m.GetSpreadOver() {
+		// Closing what has come may wait for a write.
+		w.wg.Go(w.blobs.sourceGone(o.GetJob(), o.GetBlob()))
+	}
+	for _, o := range m.GetGangBreak() {
+		w.gangs.leaveGroup(o)
+	}
+	for _, o := range m.GetGangForm() {
+		w.gangs.form(o)
+	}
+	for _, o := range m.GetGangGroup() {
+		w.gangs.enter(o)
+	}
+	for _, o := range m.GetGangOver() {
+		w.gangs.over(o)
 	}
 	for _, job := range m.GetForget() {
 		w.forget(job)
@@ -425,6 +464,8 @@ func (w *Worker) stop(at *api.Attempt, reason string) {
 
 // forget drops all of a job but its logs, and tells when it is done.
 func (w *Worker) forget(job string) {
+	w.casts.forget(job)
+	w.gangs.forget(job)
 	w.mu.Lock()
 	var all []*attempt
 	for k, a := range w.attempts {
@@ -449,6 +490,8 @@ func (w *Worker) forget(job string) {
 }
 
 func (w *Worker) drop(job string) {
+	w.blobs.forget(job) // first, so that nothing more of it is taken
+	w.ex.dropBroadcasts(job)
 	if err := w.ex.Drop(job); err != nil {
 		w.opt.Log.Warn("map outputs stay until this worker ends", "job", job, "error", err)
 	}

@@ -4,19 +4,24 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/quernmr/quern/internal/streamlab"
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/input"
 	"github.com/quernmr/quern/mapreduce/output"
@@ -100,7 +105,9 @@ func program(how string) {
 		return nil
 	}
 	var err error
-	if how == "grouped" {
+	if how == "iterate" {
+		_, err = mapreduce.Iterate(context.Background(), lengths(), mapreduce.IterateOptions{Options: opts})
+	} else if how == "grouped" {
 		_, err = mapreduce.Run(context.Background(), &mapreduce.Job[string, int64, int64]{
 			Name: "grouped",
 			Map: func(rec mapreduce.Record, emit *mapreduce.Emitter[string, int64]) error {
@@ -116,13 +123,17 @@ func program(how string) {
 			},
 		}, opts)
 	} else {
-		_, err = mapreduce.Run(context.Background(), &mapreduce.Job[[]byte, int64, int64]{
+		job := &mapreduce.Job[[]byte, int64, int64]{
 			Name: "words",
 			Map: func(rec mapreduce.Record, emit *mapreduce.Emitter[[]byte, int64]) error {
 				return mapper(rec, func(word []byte) { emit.Emit(word, 1) })
 			},
 			Fold: mapreduce.Sum[int64](),
-		}, opts)
+		}
+		if how == "side" {
+			sideInputs(job, mapper)
+		}
+		_, err = mapreduce.Run(context.Background(), job, opts)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -130,9 +141,71 @@ func program(how string) {
 	}
 }
 
+// lengths moves three numbers towards the lengths of words, in 150 rounds that take a moment each.
+func lengths() *mapreduce.Iteration[[]float64] {
+	return &mapreduce.Iteration[[]float64]{
+		Name: "lengths",
+		Load: func(_ mapreduce.Split, records iter.Seq[mapreduce.Record]) (all []float64, err error) {
+			for rec := range records {
+				for word := range bytes.FieldsSeq(rec.Value) {
+					all = append(all, float64(len(word)))
+				}
+			}
+			return all, nil
+		},
+		Start: func() ([]float64, error) { return []float64{1, 5, 9}, nil },
+		Sums:  4,
+		Round: func(r mapreduce.Round, kept, sums []float64) error {
+			time.Sleep(time.Millisecond)
+			for i, s := range r.State {
+				for _, l := range kept {
+					sums[i] += (l - s) / float64(i+1+r.Number%3)
+				}
+			}
+			sums[3] += float64(len(kept))
+			return nil
+		},
+		Update: func(_ mapreduce.Round, state, sums []float64) (bool, error) {
+			for i := range state {
+				state[i] += sums[i] / sums[3] / 20
+			}
+			return false, nil
+		},
+		Rounds: 150,
+	}
+}
+
+// sideInputs has a job count the words that are not in the file that STOP names, and
+// emit for each line how large another side input is that has 1 MiB.
+func sideInputs(job *mapreduce.Job[[]byte, int64, int64], mapper func(mapreduce.Record, func([]byte)) error) {
+	list := job.SideInput("stop list", mapreduce.FileSource(os.Getenv("STOP")))
+	large := job.SideInput("a large one", mapreduce.BytesSource(largeInput()))
+	nothing := job.SideInput("nothing", mapreduce.BytesSource(nil))
+	checked := sync.OnceValue(func() error {
+		if len(nothing.Bytes()) > 0 || !bytes.Equal(large.Bytes(), largeInput()) {
+			return errors.New("a side input is not what it was")
+		}
+		return nil
+	})
+	job.Map = func(rec mapreduce.Record, emit *mapreduce.Emitter[[]byte, int64]) error {
+		if err := checked(); err != nil {
+			return err
+		}
+		emit.Emit([]byte("LARGE"), int64(len(large.Bytes())))
+		return mapper(rec, func(word []byte) {
+			if !slices.Contains(strings.Fields(list.Text()), string(word)) {
+				emit.Emit(word, 1)
+			}
+		})
+	}
+}
+
+// largeInput is what no file has.
+func largeInput() []byte { return bytes.Repeat([]byte("0123456789abcdef"), 1<<16) }
+
 // alone is a worker that can be stopped and killed.
 func alone() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", cmp.Or(os.Getenv("WORKER_HOST"), "127.0.0.1")+":0")
 	if err != nil {
 		panic(err)
 	}
@@ -140,16 +213,33 @@ func alone() {
 		Name: "alone", Dir: os.Getenv("WORKER_DIR"), Listener: l, Slots: 2, Memory: 4 << 30, Room: -1, pause: 20 * time.Millisecond,
 		Masters: func(context.Context) ([]string, error) { return []string{os.Getenv("WORKER_MASTER")}, nil },
 	}
-	o.Receive.Listen = "127.0.0.1"
+	o.Receive.Listen = cmp.Or(os.Getenv("WORKER_HOST"), "127.0.0.1")
 	o.Receive.FoldMemory = 16 << 20
+	o.Broadcast.Idle, o.Broadcast.Patience, o.Reduce.Patience = deadline, deadline, deadline
+	if os.Getenv("WORKER_KERNEL") != "" {
+		k, err := streamlab.Here()
+		if err == nil {
+			defer k.Close()
+			o.Broadcast.Kernel, err = k.Broadcasts()
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		o.Receive.Kernel, o.Receive.Port, o.Receive.Limits = k, k.Port(), streamlab.HereLimits
+	}
+	if os.Getenv("QUERN_TEST_LOG") != "" {
+		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
 	w, err := New(o)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
+	w.blobs.patience = deadline
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
-	fmt.Println(w.ID())
+	fmt.Println(w.ID(), w.opt.Address)
 	fmt.Println(w.Run(ctx))
 }
 

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quernmr/quern/internal/netlab"
 	"github.com/quernmr/quern/mapreduce/cluster/api"
 	"github.com/quernmr/quern/mapreduce/task"
 	"google.golang.org/grpc"
@@ -56,12 +58,15 @@ type master struct {
 	unwanted func(*api.Attempt) bool // of Hello.running: is to be stopped
 	finish   func(*api.FinishRequest) (*api.FinishReply, error)
 	blobs    map[string][]byte
-	served   map[string]int // blobs
+	served   map[string]int             // blobs
+	refuse   func(*api.BlobChunk) error // side inputs
+	kept     []string                   // side inputs
 	hellos   []*api.WorkerMessage
 	heard    []*api.WorkerMessage
 	links    map[string]grpc.BidiStreamingServer[api.WorkerMessage, api.MasterMessage] // by worker
 	finished []*api.FinishRequest
 	left     map[string]bool
+	states   []*api.KeepStateRequest
 }
 
 func newMaster(t *testing.T) *master {
@@ -71,6 +76,20 @@ func newMaster(t *testing.T) *master {
 	}
 	m.start("127.0.0.1:0")
 	t.Cleanup(m.stop)
+	return m
+}
+
+// newMasterIn makes a master in a host of a lab.
+func newMasterIn(t *testing.T, host *netlab.Host) *master {
+	t.Helper()
+	m := newMaster(t)
+	m.stop()
+	if err := host.Do(func() error {
+		m.start(host.IPv4().String() + ":0")
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 
@@ -162,12 +181,17 @@ func (m *master) Finish(_ context.Context, r *api.FinishRequest) (*api.FinishRep
 func (m *master) GetBlob(r *api.GetBlobRequest, s grpc.ServerStreamingServer[api.BlobChunk]) error {
 	m.mu.Lock()
 	b, ok := m.blobs[r.GetDigest()]
-	m.served[r.GetDigest()]++
+	if r.GetOffset() == 0 {
+		m.served[r.GetDigest()]++
+	}
 	m.mu.Unlock()
 	if !ok {
 		return status.Error(codes.NotFound, "no such blob")
 	}
 	b = b[r.GetOffset():]
+	if err := s.Send(&api.BlobChunk{Digest: r.GetDigest()}); err != nil {
+		return err
+	}
 	for len(b) > 0 {
 		n := min(len(b), 1<<20)
 		if err := s.Send(&api.BlobChunk{Data: b[:n]}); err != nil {
@@ -176,6 +200,49 @@ func (m *master) GetBlob(r *api.GetBlobRequest, s grpc.ServerStreamingServer[api
 		b = b[n:]
 	}
 	return nil
+}
+
+func (m *master) KeepBlob(s grpc.ClientStreamingServer[api.BlobChunk, api.PutBlobReply]) error {
+	first, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	refuse := m.refuse
+	m.mu.Unlock()
+	if refuse != nil {
+		if err := refuse(first); err != nil {
+			return err
+		}
+	}
+	all := first.GetData()
+	for {
+		c, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		all = append(all, c.GetData()...)
+	}
+	if d := m.put(all); d != first.GetDigest() || int64(len(all)) != first.GetSize() {
+		return status.Errorf(codes.InvalidArgument, "blob %s has %d bytes, %s and %d were said", d, len(all), first.GetDigest(), first.GetSize())
+	}
+	m.mu.Lock()
+	m.kept = append(m.kept, first.GetDigest())
+	m.mu.Unlock()
+	return s.SendAndClose(&api.PutBlobReply{Digest: first.GetDigest()})
+}
+
+func (m *master) KeepState(_ context.Context, r *api.KeepStateRequest) (*api.KeepStateReply, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b, ok := m.blobs[r.GetDigest()]; !ok || int64(len(b)) != r.GetSize() {
+		return nil, status.Error(codes.FailedPrecondition, "no such blob")
+	}
+	m.states = append(m.states, r)
+	return &api.KeepStateReply{}, nil
 }
 
 // put stores a blob and returns its digest.
@@ -259,6 +326,7 @@ func (m *master) startWorker(change func(*Options)) *running {
 	}
 	o.Receive.Listen = "127.0.0.1"
 	o.Receive.FoldMemory = 16 << 20
+	o.Broadcast.Idle, o.Broadcast.Patience, o.Reduce.Patience = deadline, deadline, deadline // machines are slow
 	if os.Getenv("QUERN_TEST_LOG") != "" {
 		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
@@ -268,6 +336,7 @@ func (m *master) startWorker(change func(*Options)) *running {
 	if r.Worker, err = New(o); err != nil {
 		m.t.Fatal(err)
 	}
+	r.blobs.patience = deadline
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() {
@@ -340,6 +409,7 @@ type job struct {
 	maps      []*task.MapResult
 	outputs   []*api.MapOutput
 	number    uint32
+	coming    []string // digests
 }
 
 func (m *master) job(how string, env ...string) (*job, string) {
@@ -370,6 +440,12 @@ func (j *job) attempt(stage string, n int) *api.Attempt {
 func (j *job) launch(w *running, l *api.Launch) *api.Attempt {
 	j.m.t.Helper()
 	l.Program, l.Constants = j.program, j.constants
+	if j.plan != nil {
+		for _, s := range j.plan.SideInputs {
+			l.SideInputs = append(l.SideInputs, &api.SideInput{Name: s.Name, Blob: s.Digest, Size: s.Size})
+		}
+		l.Coming = j.coming
+	}
 	j.m.send(w.ID(), &api.MasterMessage{Launch: []*api.Launch{l}})
 	return l.GetAttempt()
 }

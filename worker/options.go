@@ -16,6 +16,8 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/quernmr/quern/shuffle"
+	"github.com/quernmr/quern/shuffle/allreduce"
+	"github.com/quernmr/quern/shuffle/broadcast"
 	"github.com/quernmr/quern/shuffle/push"
 	"github.com/quernmr/quern/shuffle/receive"
 	"google.golang.org/grpc/credentials"
@@ -70,6 +72,11 @@ type Options struct {
 	// are set from here.
 	Receive receive.Options
 	Push    push.Options
+	// Broadcast are those of broadcasts: Kernel, if the host's kernel helps with them, and how much
+	// memory they may take. The rest is set from here.
+	Broadcast broadcast.Options
+	// Reduce are those of all-reduces, likewise: Kernel, Memory and Patience.
+	Reduce allreduce.Options
 	// Shuffle says in words what this host's kernel can do.
 	Shuffle string
 

@@ -58,7 +58,7 @@ func (s *store) fetch(ctx context.Context, digest string, offset int64, w io.Wri
 func newStore(t *testing.T, limit int64) (*store, *blobs) {
 	t.Helper()
 	s := &store{content: map[string][]byte{}}
-	b, err := newBlobs(filepath.Join(t.TempDir(), "blobs"), limit, s.fetch)
+	b, err := newBlobs(filepath.Join(t.TempDir(), "blobs"), limit, s.fetch, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestBlobGoesOn(t *testing.T) {
 	s, b := newStore(t, 100)
 	d := s.put("0123456789")
 	s.breaks = 2
-	path, release, err := b.get(t.Context(), d)
+	path, release, err := b.get(t.Context(), d, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestBlobsFit(t *testing.T) {
 	var releases []func()
 	for i := range 4 {
 		d := s.put(strings.Repeat(fmt.Sprint(i), 10))
-		_, release, err := b.get(t.Context(), d)
+		_, release, err := b.get(t.Context(), d, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestBlobsFit(t *testing.T) {
 	}
 	// One that is gone is fetched again.
 	n := len(s.offsets)
-	if _, release, err := b.get(t.Context(), digests[2]); err != nil || len(s.offsets) != n+1 {
+	if _, release, err := b.get(t.Context(), digests[2], ""); err != nil || len(s.offsets) != n+1 {
 		t.Errorf("%v", err)
 	} else {
 		release()
@@ -137,7 +137,7 @@ func TestBlobOfStoppedAttempt(t *testing.T) {
 		}
 		_, err := io.WriteString(w, "text")
 		return err
-	})
+	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,13 +146,13 @@ func TestBlobOfStoppedAttempt(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, _, err := b.get(ctx, digest); !errors.Is(err, errStopped) {
+		if _, _, err := b.get(ctx, digest, ""); !errors.Is(err, errStopped) {
 			t.Errorf("the first got %v", err)
 		}
 	})
 	<-begun
 	wg.Go(func() {
-		path, release, err := b.get(t.Context(), digest)
+		path, release, err := b.get(t.Context(), digest, "")
 		if err != nil {
 			t.Errorf("the second got %v", err)
 			return
@@ -303,6 +303,7 @@ func TestMoves(t *testing.T) {
 func TestNews(t *testing.T) {
 	t.Parallel()
 	w := &Worker{attempts: map[key]*attempt{}, wake: make(chan struct{}, 1), dropped: []string{"old"}}
+	w.casts, w.gangs = newSpreads(w), newGangs(w)
 	l := &api.Launch{Attempt: &api.Attempt{Job: "j", Stage: "reduce"}, Reduce: &api.ReduceInput{Pairs: 40}}
 	a := &attempt{w: w, key: keyOf(l.GetAttempt()), launch: l, moves: newMoves(), lost: map[uint32]*lostOutput{}}
 	w.attempts[a.key] = a

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/shuffle/allreduce"
+	"github.com/quernmr/quern/shuffle/broadcast"
 	"github.com/quernmr/quern/worker/exchange"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,7 +29,19 @@ type exchanger interface {
 	Gather(context.Context, exchange.Gather) (*exchange.Gathered, error)
 	Push(*api.PushRequest, grpc.ServerStreamingServer[api.PushReply]) error
 	Fetch(*api.FetchRequest, grpc.ServerStreamingServer[api.FetchBlock]) error
-	// register adds what peers ask of the shuffle's receiving end.
+	// member returns a worker as broadcasts know it, but for its name.
+	member(ctx context.Context, address string) (broadcast.Member, error)
+	// spread gives others a blob.
+	spread(context.Context, broadcast.SpreadSpec) (*broadcast.Report, error)
+	// dropBroadcasts ends those of a job, and its groups.
+	dropBroadcasts(job string)
+	// formGroup has the ends of workers be a group.
+	formGroup(context.Context, *api.GangForm) (groupFormed, error)
+	// group returns this worker's end of a group, and closeGroup gives it back.
+	group(token uint64) (allreduce.Group, error)
+	closeGroup(ctx context.Context, token uint64) error
+	// register adds what peers ask of the shuffle's receiving end, and of this worker as a
+	// member of broadcasts.
 	register(*grpc.Server)
 	Close() error
 }
@@ -42,6 +56,8 @@ type Worker struct {
 	folder *folder
 	ex     exchanger
 	blobs  *blobs
+	casts  *spreads
+	gangs  *gangs
 	logs   *logbook
 	server *grpc.Server
 	// mapSlots and reduceSlots hold a token per attempt that runs.
@@ -100,9 +116,11 @@ func New(o Options) (_ *Worker, err error) {
 		}
 	}
 	w.logs = newLogbook(filepath.Join(f.path, "logs"), o.Logs)
-	if w.blobs, err = newBlobs(filepath.Join(f.path, "blobs"), o.Blobs, w.fetchBlob); err != nil {
+	if w.blobs, err = newBlobs(filepath.Join(f.path, "blobs"), o.Blobs, w.fetchBlob, o.Log); err != nil {
 		return nil, err
 	}
+	w.casts = newSpreads(w)
+	w.gangs = newGangs(w)
 	if o.exchange == nil {
 		o.exchange = w.newExchange
 	}
@@ -237,5 +255,6 @@ func (w *Worker) end() error {
 	// Peers that fetch get an error and ask elsewhere.
 	w.server.Stop()
 	w.wg.Wait()
+	w.blobs.close() // while what gave them their memory is there
 	return errors.Join(w.ex.Close(), w.folder.Close())
 }

@@ -297,7 +297,7 @@ func TestFailures(t *testing.T) {
 		{"stage", func() (*api.FinishRequest, *task.Error) {
 			return plan("plain", func(l *api.Launch) { l.Attempt.Stage = "dance" })
 		}, true, false, `"dance" is no kind of task`, ""},
-		{"panic", func() (*api.FinishRequest, *task.Error) { return mapping("panic", nil) }, false, false, "a word too many", ""},
+		{"panic", func() (*api.FinishRequest, *task.Error) { return mapping("panic", nil) }, false, false, "a word too many", "main_linux_test.go:"},
 		{"exit", func() (*api.FinishRequest, *task.Error) { return mapping("exit", nil) }, false, false, "ended with status 4 before it had done its task", ""},
 		{"error", func() (*api.FinishRequest, *task.Error) { return mapping("error", nil) }, false, false, "not welcome", ""},
 		{"stall", func() (*api.FinishRequest, *task.Error) {
@@ -773,7 +773,8 @@ func separate(t *testing.T, m *master, dir string) (cmd *exec.Cmd, id string, ou
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cmd, strings.TrimSpace(line), out
+	id, _, _ = strings.Cut(strings.TrimSpace(line), " ")
+	return cmd, id, out
 }
 
 // TestStoppedWorker stops a worker for longer than its lease: it says hello again before
@@ -793,6 +794,15 @@ func TestStoppedWorker(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
+	// A signal is only sent by now: what came before it works would be no order that is void.
+	wait(t, "it is stopped", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, state, _ := strings.Cut(string(stat), ") ")
+		return strings.HasPrefix(state, "T")
+	})
 	began := time.Now()
 	void := j.launch(w, j.mapLaunch(1))
 	if err := os.WriteFile(until, nil, 0o600); err != nil {
@@ -925,6 +935,10 @@ func TestCertificates(t *testing.T) {
 	j.planned(a)
 	j.mapped(a, b)
 	j.ok(j.launch(a, j.reduceLaunch(0)), &task.ReduceResult{})
+	m.spread("one", m.put([]byte("a blob")), false, a, b)
+	if r := m.spreaded("one"); r.GetReached() != 1 {
+		t.Errorf("a broadcast: %v", r)
+	}
 	for _, c := range []struct {
 		client *tls.Config
 		code   codes.Code
@@ -944,6 +958,9 @@ func TestCertificates(t *testing.T) {
 		}
 		if _, err := rpc.NewClient(conn).Endpoint(t.Context()); (err == nil) != (c.code == codes.OK) {
 			t.Errorf("the shuffle's control: %v", err)
+		}
+		if _, err := rpc.NewBroadcastClient(conn).BroadcastEndpoint(t.Context()); (err == nil) != (c.code == codes.OK) {
+			t.Errorf("the control of broadcasts: %v", err)
 		}
 		_ = conn.Close()
 	}

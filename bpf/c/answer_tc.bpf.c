@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-3-Clause */
 /*
- * At tc ingress: sends packets that quern_ack turned around and marked out by the
- * interface that they came in by. For paths where XDP_TX does not arrive.
+ * At tc ingress: sends packets that quern_ack turned around, or that the programs
+ * of broadcasts readdressed, and marked, out by the interface that they came in
+ * by. For paths where XDP_TX does not arrive.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -18,5 +19,7 @@ int quern_answer_tc(struct __sk_buff *skb)
 
 	if ((void *)(mark + 1) > data || *mark != ANSWER_MARK)
 		return TC_ACT_UNSPEC;
+	/* A virtual link hands what is before a packet on with it: at the far end the mark would still be there. */
+	*mark = 0;
 	return bpf_redirect(skb->ifindex, 0);
 }

@@ -2,7 +2,8 @@
 /*
  * The program at the interface. It decides for every packet whether it is a
  * frame for one of our ends, whole, authentic and new, and hands it to the chain:
- * pairs to the fold, acknowledgements to the absorber. The order of the checks is
+ * pairs to the fold, acknowledgements to the absorber, what is of broadcasts and
+ * all-reduces to programs that check more of it themselves. The order of the checks is
  * the reference model's; see shuffle/model.
  */
 #define NEED_CONFIG
@@ -19,9 +20,11 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 /* Cells per target: the number of possible CPUs. Set by the loader. */
 const volatile __u32 cpus = 1;
 
-#define KINDS_TO_PORT (1 << QUERN_DATA | 1 << QUERN_PROBE | 1 << QUERN_BROADCAST | 1 << QUERN_ANSWER)
+#define KINDS_TO_PORT \
+	(1 << QUERN_DATA | 1 << QUERN_PROBE | 1 << QUERN_BROADCAST | 1 << QUERN_ANSWER | 1 << QUERN_REDUCE | 1 << QUERN_REDUCED)
 #define KINDS_FROM_PORT (1 << QUERN_ACK | 1 << QUERN_PROBE_REPLY | 1 << QUERN_BROADCAST_ACK)
-#define KINDS_FOR_USER (1 << QUERN_PROBE_REPLY | 1 << QUERN_BROADCAST | 1 << QUERN_BROADCAST_ACK)
+#define KINDS_OF_CHUNKS (1 << QUERN_BROADCAST | 1 << QUERN_BROADCAST_ACK)
+#define KINDS_OF_PARTS (1 << QUERN_REDUCE | 1 << QUERN_REDUCED)
 
 /* Says whether the port at our end of this kind of frame is ours. A kind that does not exist may be at either. */
 static __always_inline int port_is_ours(__u32 kind_bit, __u16 port, struct quern_head *head)
@@ -99,7 +102,7 @@ int quern_dispatch(struct xdp_md *ctx)
 	conf = bpf_map_lookup_elem(&config, &key);
 	if (!conf || (void *)(head + 1) > end)
 		return leave(QUERN_R_FOREIGN, XDP_PASS);
-	kind_bit = head->kind < 8 ? 1u << head->kind : 0;
+	kind_bit = head->kind < 16 ? 1u << head->kind : 0;
 	if (head->magic != QUERN_MAGIC || !port_is_ours(kind_bit, conf->port, head))
 		return leave(QUERN_R_FOREIGN, XDP_PASS);
 
@@ -107,8 +110,17 @@ int quern_dispatch(struct xdp_md *ctx)
 	if (!payload || head->version != QUERN_VERSION || head->zero != 0 ||
 	    !(kind_bit & (KINDS_TO_PORT | KINDS_FROM_PORT) & ~(1 << QUERN_ANSWER)))
 		return leave(QUERN_R_MALFORMED, XDP_DROP);
-	if (kind_bit & KINDS_FOR_USER)
+	if (head->kind == QUERN_PROBE_REPLY)
 		return leave(QUERN_R_UP_SHAPE, XDP_PASS);
+	if (kind_bit & KINDS_OF_CHUNKS) {
+		/* Where broadcasts are not set up, the chain has nothing there. */
+		bpf_tail_call(ctx, &chain, head->kind == QUERN_BROADCAST ? QUERN_CHAIN_CHUNK : QUERN_CHAIN_COLLECT);
+		return leave(QUERN_R_UP_CHAIN, XDP_PASS);
+	}
+	if (kind_bit & KINDS_OF_PARTS) {
+		bpf_tail_call(ctx, &chain, head->kind == QUERN_REDUCE ? QUERN_CHAIN_REDUCE : QUERN_CHAIN_REDUCED);
+		return leave(QUERN_R_UP_CHAIN, XDP_PASS);
+	}
 	/* Flags, hop and zero2 in one. */
 	length = head->length;
 	if ((AT32(head, 48) & ~QUERN_WANT_ACK) || length % QUERN_BODY_STEP || length > QUERN_BODY ||

@@ -128,4 +128,94 @@ struct {
 } tables SEC(".maps");
 #endif
 
+#ifdef NEED_REGIONS
+/* Members' ends of broadcasts; user space writes all but the counts, which programs count up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct quern_region);
+} regions SEC(".maps");
+#endif
+
+#ifdef NEED_GROUPS
+/* Members' ends of all-reduces; user space writes all but the counts, which programs count up. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct quern_group);
+} groups SEC(".maps");
+#endif
+
+#if defined(NEED_REGIONS) || defined(NEED_GROUPS)
+/* Which slot of regions, or of groups, a token has; written by user space: last when it opens one, first when it closes one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u64);
+	__type(value, __u32);
+} tokens SEC(".maps");
+#endif
+
+#ifdef NEED_CASTS
+/* Sources' ends of broadcasts; user space opens them and begins messages, programs count answers and what they send. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct quern_cast);
+} casts SEC(".maps");
+#endif
+
+#ifdef NEED_CONTENTS
+/*
+ * What is broadcast: an element is a chunk. Written by user space at a source, by programs and user space at a member. Or what
+ * is added up, or was, by an all-reduce: an element is a block. Written by both sides.
+ */
+struct quern_content_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE | BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, QUERN_CHUNK);
+};
+
+/* The contents, of whatever number of chunks; user space adds one before a region or a cast names it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__array(values, struct quern_content_map);
+} contents SEC(".maps");
+
+/* Marks of the chunks of all contents, see enum quern_mark_state; both sides change them atomically. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} marks SEC(".maps");
+#endif
+
+#ifdef NEED_EVENTS
+/* struct quern_event for every message that programs have stored whole, of regions that are not quiet; written by programs, read by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} events SEC(".maps");
+#endif
+
+#ifdef NEED_ROUNDS
+/* struct quern_event for every result that brought stored of a group to its wake; first is that number. Written by programs, read by user space. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} rounds SEC(".maps");
+#endif
+
 #endif

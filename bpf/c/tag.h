@@ -26,17 +26,38 @@
 		v0 ^= (m);                                                     \
 	} while (0)
 
+#define SIP_BEGIN(k0, k1)                                                                     \
+	__u64 v0 = (k0) ^ 0x736f6d6570736575ULL, v1 = (k1) ^ 0x646f72616e646f6dULL;           \
+	__u64 v2 = (k0) ^ 0x6c7967656e657261ULL, v3 = (k1) ^ 0x7465646279746573ULL
+
+#define SIP_END                                                                \
+	do {                                                                   \
+		v2 ^= 0xff;                                                    \
+		SIP_ROUND; SIP_ROUND; SIP_ROUND; SIP_ROUND;                    \
+	} while (0)
+
 /* SipHash-2-4 of 16 bytes. */
 static __always_inline __u64 siphash16(__u64 k0, __u64 k1, __u64 a, __u64 b)
 {
-	__u64 v0 = k0 ^ 0x736f6d6570736575ULL, v1 = k1 ^ 0x646f72616e646f6dULL;
-	__u64 v2 = k0 ^ 0x6c7967656e657261ULL, v3 = k1 ^ 0x7465646279746573ULL;
+	SIP_BEGIN(k0, k1);
 
 	SIP_WORD(a);
 	SIP_WORD(b);
 	SIP_WORD(16ULL << 56);
-	v2 ^= 0xff;
-	SIP_ROUND; SIP_ROUND; SIP_ROUND; SIP_ROUND;
+	SIP_END;
+	return v0 ^ v1 ^ v2 ^ v3;
+}
+
+/* SipHash-2-4 of 24 bytes. */
+static __always_inline __u64 siphash24(__u64 k0, __u64 k1, __u64 a, __u64 b, __u64 c)
+{
+	SIP_BEGIN(k0, k1);
+
+	SIP_WORD(a);
+	SIP_WORD(b);
+	SIP_WORD(c);
+	SIP_WORD(24ULL << 56);
+	SIP_END;
 	return v0 ^ v1 ^ v2 ^ v3;
 }
 
@@ -56,12 +77,12 @@ static __always_inline __u64 siphash16(__u64 k0, __u64 k1, __u64 a, __u64 b)
 	} while (0)
 
 /*
- * Sets *tag to the tag of a frame whose body has that many steps of
- * QUERN_BODY_STEP bytes, of which most, a constant, are looked at. Returns 0 if
- * they are not all there.
+ * Sets *sum to NH of a frame whose body has that many steps of QUERN_BODY_STEP
+ * bytes, of which most, a constant, are looked at. Returns 0 if they are not all
+ * there.
  */
-static __always_inline int frame_tag(const struct quern_job *job, struct quern_head *head, void *end,
-				     __u32 steps, const __u32 most, __u64 nonce, __u64 *tag)
+static __always_inline int frame_sum(const struct quern_job *job, struct quern_head *head, void *end,
+				     __u32 steps, const __u32 most, __u64 *all)
 {
 	void *p = (void *)(head + 1);
 	const void *k = (void *)job->nh + QUERN_TAGGED_HEAD;
@@ -86,6 +107,20 @@ static __always_inline int frame_tag(const struct quern_job *job, struct quern_h
 	HIDE(head);
 	HIDE(job);
 	NH32(sum, (void *)head, (void *)job->nh);
+	*all = sum;
+	return 1;
+}
+
+/* Sets *tag to the tag of a frame, see frame_sum. */
+static __always_inline int frame_tag(const struct quern_job *job, struct quern_head *head, void *end,
+				     __u32 steps, const __u32 most, __u64 nonce, __u64 *tag)
+{
+	__u64 sum;
+
+	if (!frame_sum(job, head, end, steps, most, &sum))
+		return 0;
+	HIDE(head);
+	HIDE(job);
 	*tag = sum + siphash16(job->sip0, job->sip1, head->token,
 			       (__u64)head->kind << 56 | (__u64)head->hop << 48 | nonce);
 	return 1;

@@ -8,18 +8,29 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type endsAddress struct {
+	_    structs.HostLayout
+	Mac  [6]uint8
+	Zero uint16
+}
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	endsMapSeen     = "seen"
-	endsProgPass    = "pass"
-	endsProgTurn    = "turn"
-	endsVarTurnPort = "turn_port"
+	endsMapAddresses = "addresses"
+	endsMapPorts     = "ports"
+	endsMapSeen      = "seen"
+	endsProgForward  = "forward"
+	endsProgPass     = "pass"
+	endsProgTurn     = "turn"
+	endsVarSwitching = "switching"
+	endsVarTurnPort  = "turn_port"
 )
 
 // loadEnds returns the embedded CollectionSpec for ends.
@@ -64,22 +75,26 @@ type endsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type endsProgramSpecs struct {
-	Pass *ebpf.ProgramSpec `ebpf:"pass"`
-	Turn *ebpf.ProgramSpec `ebpf:"turn"`
+	Forward *ebpf.ProgramSpec `ebpf:"forward"`
+	Pass    *ebpf.ProgramSpec `ebpf:"pass"`
+	Turn    *ebpf.ProgramSpec `ebpf:"turn"`
 }
 
 // endsMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type endsMapSpecs struct {
-	Seen *ebpf.MapSpec `ebpf:"seen"`
+	Addresses *ebpf.MapSpec `ebpf:"addresses"`
+	Ports     *ebpf.MapSpec `ebpf:"ports"`
+	Seen      *ebpf.MapSpec `ebpf:"seen"`
 }
 
 // endsVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type endsVariableSpecs struct {
-	TurnPort *ebpf.VariableSpec `ebpf:"turn_port"`
+	Switching *ebpf.VariableSpec `ebpf:"switching"`
+	TurnPort  *ebpf.VariableSpec `ebpf:"turn_port"`
 }
 
 // endsObjects contains all objects after they have been loaded into the kernel.
@@ -102,11 +117,15 @@ func (o *endsObjects) Close() error {
 //
 // It can be passed to loadEndsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type endsMaps struct {
-	Seen *ebpf.Map `ebpf:"seen"`
+	Addresses *ebpf.Map `ebpf:"addresses"`
+	Ports     *ebpf.Map `ebpf:"ports"`
+	Seen      *ebpf.Map `ebpf:"seen"`
 }
 
 func (m *endsMaps) Close() error {
 	return _EndsClose(
+		m.Addresses,
+		m.Ports,
 		m.Seen,
 	)
 }
@@ -115,19 +134,22 @@ func (m *endsMaps) Close() error {
 //
 // It can be passed to loadEndsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type endsVariables struct {
-	TurnPort *ebpf.Variable `ebpf:"turn_port"`
+	Switching *ebpf.Variable `ebpf:"switching"`
+	TurnPort  *ebpf.Variable `ebpf:"turn_port"`
 }
 
 // endsPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadEndsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type endsPrograms struct {
-	Pass *ebpf.Program `ebpf:"pass"`
-	Turn *ebpf.Program `ebpf:"turn"`
+	Forward *ebpf.Program `ebpf:"forward"`
+	Pass    *ebpf.Program `ebpf:"pass"`
+	Turn    *ebpf.Program `ebpf:"turn"`
 }
 
 func (p *endsPrograms) Close() error {
 	return _EndsClose(
+		p.Forward,
 		p.Pass,
 		p.Turn,
 	)

@@ -5,4 +5,4 @@ package faults
 // The objects are committed, so that building needs no clang.
 //
 //go:generate ./generate.sh wire -type faults_held
-//go:generate ./generate.sh ends
+//go:generate ./generate.sh ends -type address

@@ -23,6 +23,10 @@ func (d Direction) String() string {
 	return "to"
 }
 
+// LinearMTU is an MTU that XDP programs on a veth take without fragments on
+// pages of 4 KiB; a little more may be possible. A switch takes no more.
+const LinearMTU = 3498
+
 // MaxHold bounds the sum of a plan's times. Both directions of a packet's way
 // may hold it that long.
 const MaxHold = 30 * time.Second

@@ -126,7 +126,10 @@ the configuration file nor the environment count.`,
 		}
 		return a.bench(cmd, f, args)
 	}
-	cmd.AddCommand(a.benchFoldCommand(), a.benchContentionCommand(), a.benchRoleCommand())
+	cmd.AddCommand(
+		a.benchFoldCommand(), a.benchContentionCommand(), a.benchBroadcastCommand(), a.benchAllReduceCommand(), a.benchIterateCommand(),
+		a.benchRoleCommand(), a.benchCastRoleCommand(), a.benchReduceRoleCommand(), a.benchIterateProgramCommand(),
+	)
 	return cmd
 }
 

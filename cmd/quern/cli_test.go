@@ -78,6 +78,16 @@ func TestJoin(t *testing.T) {
 	if !strings.Contains(got, "bob") || !strings.Contains(got, "Rome") || strings.Contains(got, "ann") {
 		t.Errorf("got %q", got)
 	}
+	for strategy, why := range map[string]string{"auto": "broadcast: the smaller side is the left one", "repartition": "repartition: it was asked for"} {
+		args := []string{"join", "--on", "id", "--strategy", strategy, left, right}
+		if said := quern(t, append([]string{"explain"}, args...)...).success(t); !strings.Contains(said, why) {
+			t.Errorf("%q is not explained: %s", why, said)
+		}
+		if same := quern(t, args...).success(t); same != got {
+			t.Errorf("--strategy %s gives %q, want %q", strategy, same, got)
+		}
+	}
+	quern(t, "join", "--on", "id", "--strategy", "broadcast", "--type", "full", left, right).failure(t, exitUsage, "--strategy broadcast is not possible", "full join")
 }
 
 // TestBooks compares the words of real text with a count made another way.

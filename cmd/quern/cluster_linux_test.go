@@ -187,7 +187,10 @@ func TestClusterGivesTheSame(t *testing.T) {
 		{"wordcount", []string{"wordcount", "--lower", books, "--partitions=3", "--split-size=300kB"}},
 		{"wordcount in order", []string{"wordcount", books, "--total-order", "--partitions=3", "--split-size=300kB"}},
 		{"aggregate", []string{"aggregate", right, "--group-by=group", "--sum=amount", "--min=amount", "--mean=amount", "--count", "--partitions=3", "--split-size=100kB"}},
+		{"aggregate floats", []string{"aggregate", right, "--floats", "--group-by=group", "--sum=amount", "--max=amount", "--stddev=amount", "--distinct=id", "--partitions=3", "--split-size=100kB"}},
 		{"join", []string{"join", left, right, "--on=id", "--type=full", "--partitions=4", "--split-size=100kB"}},
+		{"join by broadcast", []string{"join", left, right, "--on=id", "--type=right", "--strategy=broadcast", "--partitions=4", "--split-size=100kB"}},
+		{"upload of a join by broadcast", []string{"join", left, right, "--on=id", "--partitions=3", "--split-size=100kB"}},
 		{"sort", []string{"sort", books, "--total-order", "--partitions=4", "--split-size=300kB", "--compress=gzip"}},
 		{"dedup", []string{"dedup", books, "--partitions=3"}},
 		{"grep", []string{"grep", "the", books, "--format=jsonl"}},
@@ -199,7 +202,7 @@ func TestClusterGivesTheSame(t *testing.T) {
 			want, got := filepath.Join(dir, "local"), filepath.Join(dir, "cluster")
 			quern(t, append(one.args, "-o", want)...).success(t)
 			args := append(one.args, "-o", got, "--json")
-			if one.name == "upload" {
+			if strings.HasPrefix(one.name, "upload") {
 				args = append(args, "--upload")
 			}
 			o := c.submit(t, args...)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,13 +145,21 @@ func TestSubmitJob(t *testing.T) {
 			t.Errorf("%s is %v, want %v", key, sum[key], want)
 		}
 	}
+	if list, ok := sum["broadcasts"].([]any); !ok || len(list) != 2 || !reflect.DeepEqual(list[0], map[string]any{
+		"name": "program", "bytes": 9.8e6, "reached": 4.0, "reached_by_kernel": 4.0, "had": 0.0, "failed": 0.0, "sent_bytes": 1.03e7, "seconds": 0.012345,
+	}) {
+		t.Errorf("broadcasts: %v", sum["broadcasts"])
+	}
 	if _, ok := sum["peak_rss_bytes"]; ok {
 		t.Error("the client's memory is given as the job's")
 	}
 
 	plain := at(t, f, "submit", "wordcount", filepath.Join(dir, "in.txt"), "-o", "/o", "--verbose")
 	plain.success(t)
-	for _, s := range []string{"quern: job 0123456789ab is submitted: wordcount\n", "note: a note\n", "20 pairs folded by the kernel, 9 in user space, 1 pulled", "1 attempt failed", "2 attempts lost", "1 split read again"} {
+	for _, s := range []string{
+		"quern: job 0123456789ab is submitted: wordcount\n", "note: a note\n", "20 pairs folded by the kernel, 9 in user space, 1 pulled", "1 attempt failed", "2 attempts lost", "1 split read again",
+		"quern wordcount: program (9.8 MB) to 4 workers by broadcast, 4 by the kernel; side input stations?[1m (12 MB) to 3 workers by broadcast, 2 by the kernel, 1 in user space, 1 had it, 1 left to fetch it\n",
+	} {
 		if !strings.Contains(plain.stderr, s) {
 			t.Errorf("stderr does not say %q:\n%s", s, plain.stderr)
 		}
@@ -295,7 +304,7 @@ func TestClusterLists(t *testing.T) {
 	}{
 		{[]string{"jobs"}, []string{"0123456789ab  wordcount  mapping  3/4 splits, 0/2 parts  1.5s"}, "done"},
 		{[]string{"history"}, []string{"mapping", "done", "7 rows"}, ""},
-		{[]string{"status", "01"}, []string{fakeJob, "mapping", "3 of 4 done, 1 running, 1 attempts failed", "0 of 2 done, 2 attempts lost", "750 B of 1.0 kB", "40 emitted, 30 after combining", "20 pairs folded by the kernel, 9 in user space, 1 pulled", "- a reason", "- a note", "1 split read again"}, ""},
+		{[]string{"status", "01"}, []string{fakeJob, "mapping", "3 of 4 done, 1 running, 1 attempts failed", "0 of 2 done, 2 attempts lost", "750 B of 1.0 kB", "40 emitted, 30 after combining", "20 pairs folded by the kernel, 9 in user space, 1 pulled", "- a reason", "- a note", "1 split read again", "broadcast  program (9.8 MB) to 4 workers, 4 by the kernel, in 12.3 ms\n", "broadcast  side input stations?[1m (12 MB) to 3 workers, 2 by the kernel, 1 in user space, 1 had it, 1 left to fetch it, in 40.0 ms: no room\n"}, "at all"},
 		{[]string{"status", "01", "--tasks"}, []string{"map 0  0        w1", "running (50 %)", "  exit status 3\n", "map 1"}, "second"},
 		{[]string{"logs", "01"}, []string{"== map 0, attempt 0, on w1 ==\none\ntwo\n== map 1, attempt 0, on w1 ==\nthree\n"}, ""},
 		{[]string{"logs", "01", "map", "1"}, []string{"three"}, "one"},
@@ -329,6 +338,13 @@ func TestClusterLists(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(at(t, f, "jobs", "--json").success(t)), &list); err != nil || len(list.Jobs) != 1 || list.Jobs[0].Kernel != 20 || list.Jobs[0].State != "mapping" || list.Jobs[0].Map.Failed != 1 {
 		t.Errorf("%v, %+v", err, list)
+	}
+	// History has all of it, and what it comes to.
+	if err := json.Unmarshal([]byte(at(t, f, "history", "--json").success(t)), &list); err != nil || len(list.Jobs) != 2 {
+		t.Fatalf("%v, %+v", err, list)
+	}
+	if got, want := list.Jobs[1].BroadcastTotals, (broadcastTotals{Count: 2, Bytes: 21_800_000, Reached: 7, Kernel: 6, Had: 1, Failed: 1, Sent: 11_000_000}); got != want || list.Jobs[1].Broadcasts[1].Error != "no room\nat all" {
+		t.Errorf("broadcasts %+v, want %+v", got, want)
 	}
 	at(t, f, "worker", "--drain", "w1").failure(t, exitUsage, "2 workers are named w1")
 	if got := at(t, f, "worker", "--drain", "id3").success(t); got != "worker id3 has left\n" || !slices.Equal(f.drained, []string{"id3"}) {
@@ -445,6 +461,43 @@ func TestJobText(t *testing.T) {
 	}
 }
 
+func TestBroadcastsText(t *testing.T) {
+	t.Parallel()
+	one := func(name string, reached, kernel, had, failed uint32) *api.Spreaded {
+		return &api.Spreaded{Name: name, Size: 1000, Reached: reached, Kernel: kernel, Had: had, Failed: failed}
+	}
+	for want, list := range map[string][]*api.Spreaded{
+		"": nil,
+		"a (1.0 kB) to 1 worker by broadcast, 1 in user space": {one("a", 1, 0, 0, 0)},
+		"a (1.0 kB): 2 left to fetch it":                       {one("a", 0, 0, 0, 2)},
+		"a (1.0 kB): 1,234 had it":                             {one("a", 0, 0, 1234, 0)},
+		"a (1.0 kB) to no worker by broadcast":                 {one("a", 0, 0, 0, 0)},
+		"a (1.0 kB) to 2 workers by broadcast, 2 by the kernel; b (1.0 kB) to 2 workers by broadcast, 2 by the kernel; c (1.0 kB) to 2 workers by broadcast, 2 by the kernel": {
+			one("a", 2, 2, 0, 0), one("b", 2, 2, 0, 0), one("c", 2, 2, 0, 0),
+		},
+		"a (1.0 kB) to 2 workers by broadcast, 2 by the kernel; b (1.0 kB) to 2 workers by broadcast, 2 by the kernel; 3 more (3.0 kB)": {
+			one("a", 2, 2, 0, 0), one("b", 2, 2, 0, 0), one("c", 2, 2, 0, 0), one("d", 2, 2, 0, 0), one("e", 2, 2, 0, 0),
+		},
+	} {
+		if got := broadcastsText(list); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := broadcastLine(&api.Spreaded{Name: "p", Size: 5, Failed: 3, Error: "its worker is gone"}); got != "p (5 B): 3 left to fetch it: its worker is gone" {
+		t.Errorf("%q", got)
+	}
+	var many []*api.Spreaded
+	for range 20 {
+		many = append(many, one("a", 1, 0, 0, 0))
+	}
+	if got := broadcastLines(many); len(got) != 20 || got[19] != "a (1.0 kB) to 1 worker, 1 in user space" {
+		t.Errorf("%q", got)
+	}
+	if got := broadcastLines(append(many, one("b", 0, 0, 0, 3))); len(got) != 20 || got[19] != "2 more (2.0 kB), 3 times left to fetch it" {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestExitCodeOfText(t *testing.T) {
 	t.Parallel()
 	p := places{inputs: []string{"/in/a"}, output: "/out/x"}
@@ -551,6 +604,8 @@ func TestDaemonFlags(t *testing.T) {
 		{[]string{"master", "--bind=here"}, []string{`"here" is no IP address`}},
 		{[]string{"master", "--lease=-1s"}, []string{"--lease"}},
 		{[]string{"master", "--lease=199ms"}, []string{"--lease 199ms", "200ms"}},
+		{[]string{"master", "--side-inputs=much"}, []string{`--side-inputs "much"`}},
+		{[]string{"master", "--side-inputs=0"}, []string{`--side-inputs "0"`}},
 		{[]string{"master", "--certs", certs}, []string{keyringFile, "quern certs"}},
 		{[]string{"master", "--tokens", filepath.Join(certs, "none")}, []string{"none"}},
 		{[]string{"worker", "--advertise=10.0.0.1"}, []string{"--advertise 10.0.0.1", "certificates"}},

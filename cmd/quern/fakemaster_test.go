@@ -83,6 +83,10 @@ func fakeStatus(state api.JobState) *api.JobStatus {
 		Map: &api.StageStatus{Tasks: 4, Done: 3, Running: 1, FailedAttempts: 1}, Reduce: &api.StageStatus{Tasks: 2, LostAttempts: 2},
 		Bytes: 750, TotalBytes: 1000, PairsEmitted: 40, PairsCombined: 30, PairsKernel: 20, PairsUser: 9, PairsPulled: 1,
 		Notes: []string{"a note"}, Why: []string{"a reason"}, Reruns: 1,
+		Broadcasts: []*api.Spreaded{
+			{Name: "program", Size: 9_800_000, Reached: 4, Kernel: 4, Sent: 10_300_000, ElapsedUs: 12_345},
+			{Name: "side input stations\x1b[1m", Size: 12_000_000, Reached: 3, Kernel: 2, Had: 1, Failed: 1, Sent: 700_000, ElapsedUs: 40_000, Error: "no room\nat all"},
+		},
 	}
 	if state == api.JobState_JOB_DONE {
 		s.Rows = 7

@@ -256,6 +256,7 @@ func completeValues(cmd *cobra.Command) {
 		"compress":   {"gzip", "zstd"},
 		"long-lines": {"error", "skip", "truncate"},
 		"encoding":   {"utf-16", "utf-16le", "utf-16be", "latin1", "windows-1252"},
+		"strategy":   {"auto", "broadcast", "repartition"},
 	} {
 		if cmd.Flags().Lookup(name) != nil {
 			_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))

@@ -26,6 +26,9 @@ func stageText(s *api.JobStatus) string {
 	case api.JobState_JOB_PLANNING:
 		return "looking at the input"
 	case api.JobState_JOB_MAPPING:
+		if i := s.GetIteration(); i != nil && i.GetRound() > 0 {
+			return iterationText(i)
+		}
 		return fmt.Sprintf("reading, %s of %s", humanize.Comma(int64(s.GetMap().GetDone())), count(int64(s.GetMap().GetTasks()), "split"))
 	case api.JobState_JOB_REDUCING:
 		return fmt.Sprintf("writing, %s of %s", humanize.Comma(int64(s.GetReduce().GetDone())), count(int64(s.GetReduce().GetTasks()), "part"))
@@ -60,6 +63,9 @@ func jobText(s *api.JobStatus) string {
 	parts := []string{stageText(s)}
 	switch s.GetState() {
 	case api.JobState_JOB_MAPPING:
+		if s.GetIteration().GetRound() > 0 {
+			break // what was read is behind it
+		}
 		if s.GetTotalBytes() > 0 {
 			parts[0] = fmt.Sprintf("reading %d %%, %s of %s", percent(s.GetBytes(), s.GetTotalBytes()), humanize.Comma(int64(s.GetMap().GetDone())), count(int64(s.GetMap().GetTasks()), "split"))
 			parts = append(parts, size(s.GetBytes())+" of "+size(s.GetTotalBytes()))
@@ -82,6 +88,11 @@ func viewOf(s *api.JobStatus) view {
 	v := view{phase: stateText(s.GetState()), text: strings.Join(append([]string{stageText(s)}, troubles(s)...), ", "), spins: true}
 	switch s.GetState() {
 	case api.JobState_JOB_MAPPING:
+		if i := s.GetIteration(); i.GetRound() > 0 {
+			v.spins = i.GetRounds() == 0
+			v.done, v.total = int64(i.GetRound()), int64(i.GetRounds())
+			break
+		}
 		v.spins, v.bytes = false, true
 		v.done, v.total = s.GetBytes(), s.GetTotalBytes()
 	case api.JobState_JOB_REDUCING:
@@ -119,6 +130,11 @@ type jobJSON struct {
 	Notes     []string         `json:"notes"`
 	Why       []string         `json:"why"`
 	Counters  map[string]int64 `json:"counters"`
+
+	Broadcasts      []broadcastJSON `json:"broadcasts"`
+	BroadcastTotals broadcastTotals `json:"broadcast_totals"`
+
+	Iteration *iterationJSON `json:"iteration,omitempty"`
 }
 
 // stageJSON is a stage as --json prints it.
@@ -143,6 +159,8 @@ func newJobJSON(s *api.JobStatus) jobJSON {
 		Bytes: s.GetBytes(), Total: s.GetTotalBytes(), Records: s.GetRecords(), Emitted: s.GetPairsEmitted(), Combined: s.GetPairsCombined(),
 		Kernel: s.GetPairsKernel(), UserSpace: s.GetPairsUser(), Pulled: s.GetPairsPulled(), Keys: s.GetKeys(), Rows: s.GetRows(),
 		Reruns: s.GetReruns(), Resets: s.GetResets(), Notes: s.GetNotes(), Why: s.GetWhy(), Counters: s.GetCounters(),
+		Broadcasts: broadcastsJSON(s.GetBroadcasts()), BroadcastTotals: totalsOf(s.GetBroadcasts()),
+		Iteration: newIterationJSON(s.GetIteration()),
 	}
 	if j.Notes == nil {
 		j.Notes = []string{}
@@ -181,16 +199,17 @@ func pathsText(s *api.JobStatus) string {
 // clusterSummary is what --json says about a job that a cluster has done.
 type clusterSummary struct {
 	summary
-	ID          string    `json:"id"`
-	Kernel      int64     `json:"pairs_folded_by_kernel"`
-	UserSpace   int64     `json:"pairs_folded_in_user_space"`
-	Pulled      int64     `json:"pairs_pulled"`
-	Failed      int64     `json:"failed_attempts"`
-	Lost        int64     `json:"lost_attempts"`
-	Speculative int64     `json:"speculative_attempts"`
-	Reruns      uint32    `json:"reruns"`
-	Resets      uint32    `json:"resets"`
-	PeakRSS     *struct{} `json:"peak_rss_bytes,omitempty"` // hides that of this process, which did no work
+	ID          string          `json:"id"`
+	Kernel      int64           `json:"pairs_folded_by_kernel"`
+	UserSpace   int64           `json:"pairs_folded_in_user_space"`
+	Pulled      int64           `json:"pairs_pulled"`
+	Failed      int64           `json:"failed_attempts"`
+	Lost        int64           `json:"lost_attempts"`
+	Speculative int64           `json:"speculative_attempts"`
+	Reruns      uint32          `json:"reruns"`
+	Resets      uint32          `json:"resets"`
+	Broadcasts  []broadcastJSON `json:"broadcasts"`
+	PeakRSS     *struct{}       `json:"peak_rss_bytes,omitempty"` // hides that of this process, which did no work
 }
 
 func newClusterSummary(job string, f followed) clusterSummary {
@@ -209,7 +228,7 @@ func newClusterSummary(job string, f followed) clusterSummary {
 		summary: newSummary(job, &r), ID: s.GetJob(),
 		Kernel: s.GetPairsKernel(), UserSpace: s.GetPairsUser(), Pulled: s.GetPairsPulled(),
 		Failed: both((*api.StageStatus).GetFailedAttempts), Lost: both((*api.StageStatus).GetLostAttempts), Speculative: both((*api.StageStatus).GetSpeculative),
-		Reruns: s.GetReruns(), Resets: s.GetResets(),
+		Reruns: s.GetReruns(), Resets: s.GetResets(), Broadcasts: broadcastsJSON(s.GetBroadcasts()),
 	}
 	sum.summary.PeakRSS = 0
 	return sum
@@ -235,6 +254,9 @@ func (a *app) finishJob(job string, f followed, said report) {
 		}
 		parts = append(parts, troubles(f.status)...)
 		fmt.Fprintf(a.stderr, "quern %s: %s\n", job, strings.Join(parts, ", "))
+		if text := broadcastsText(f.status.GetBroadcasts()); text != "" {
+			fmt.Fprintf(a.stderr, "quern %s: %s\n", job, text)
+		}
 	}
 }
 
@@ -319,6 +341,7 @@ func printJob(w io.Writer, s *api.JobStatus) error {
 		}
 		row(stage.name, text)
 	}
+	row("iteration", iterationText(s.GetIteration()))
 	read := size(s.GetBytes())
 	if s.GetTotalBytes() > 0 {
 		read += " of " + size(s.GetTotalBytes())
@@ -328,6 +351,9 @@ func printJob(w io.Writer, s *api.JobStatus) error {
 		row("pairs", fmt.Sprintf("%s emitted, %s after combining", humanize.Comma(s.GetPairsEmitted()), humanize.Comma(s.GetPairsCombined())))
 	}
 	row("travelled", pathsText(s))
+	for _, line := range broadcastLines(s.GetBroadcasts()) {
+		row("broadcast", line)
+	}
 	if s.GetRows() > 0 {
 		row("rows", humanize.Comma(s.GetRows()))
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/quernmr/quern/internal/membership"
 	"github.com/quernmr/quern/mapreduce/cluster/identity"
 	"github.com/quernmr/quern/master"
@@ -29,7 +31,7 @@ const leastLease = 200 * time.Millisecond
 func (a *app) masterCommand() *cobra.Command {
 	f := &daemonFlags{port: master.Port}
 	access := newClusterSettings()
-	var tokens string
+	var tokens, sideInputs string
 	var lease, noWorkers, historyAge, taskTimeout time.Duration
 	var history, attempts int
 	cmd := &cobra.Command{
@@ -66,10 +68,17 @@ until it is back.`,
 			if history < 0 || attempts < 0 {
 				return usageErrorf(cmd, "--history and --max-attempts must not be negative")
 			}
+			sides := uint64(0)
+			if sideInputs != "" {
+				var err error
+				if sides, err = humanize.ParseBytes(sideInputs); err != nil || sides == 0 || sides > math.MaxInt64 {
+					return usageErrorf(cmd, "--side-inputs %q: give bytes such as 67108864, 512MiB or 2GB", sideInputs)
+				}
+			}
 			log := f.log(a, identity.Master)
 			o := master.Options{
 				Dir: f.dir, Lease: lease, Log: log, Version: thisBuild().Version,
-				Limits:   master.Limits{History: history, HistoryAge: historyAge, TaskTimeout: taskTimeout},
+				Limits:   master.Limits{History: history, HistoryAge: historyAge, TaskTimeout: taskTimeout, SideInputs: int64(sides)},
 				Schedule: schedule.Config{NoWorkers: noWorkers, MaxAttempts: attempts},
 			}
 			if tokens == "" && access.Certs != "" {
@@ -95,9 +104,10 @@ until it is back.`,
 	flags.DurationVar(&noWorkers, "no-workers", 0, "`time` that jobs wait while there is no worker, before they fail; default 5m")
 	flags.DurationVar(&taskTimeout, "task-timeout", 0, "`time` without progress after which an attempt is ended, if a job says nothing; default 5m")
 	flags.IntVar(&attempts, "max-attempts", 0, "failed attempts of a task after which its job fails, if that says nothing; default 4")
+	flags.StringVar(&sideInputs, "side-inputs", "", "most `bytes` of all side inputs of a job, such as 4GiB; default 1GiB")
 	flags.IntVar(&history, "history", 0, "most jobs that are remembered after their end; default 1000")
 	flags.DurationVar(&historyAge, "history-age", 0, "`time` that they are remembered; default 720h")
-	for _, name := range []string{"join", "tokens", "lease", "no-workers", "task-timeout", "max-attempts", "history", "history-age"} {
+	for _, name := range []string{"join", "tokens", "lease", "no-workers", "task-timeout", "max-attempts", "side-inputs", "history", "history-age"} {
 		onlyFlag(cmd, daemonGroup, name)
 	}
 	certsFlag(cmd, access)

@@ -94,6 +94,9 @@ func (l *lines) hide() {
 // progressText says in words how far a job is.
 func progressText(p mapreduce.Progress) string {
 	parts := []string{phaseText(p.Phase)}
+	if p.Phase == "rounds" {
+		return roundText(p)
+	}
 	if p.TotalBytes > 0 {
 		parts[0] += fmt.Sprintf(" %d %%", percent(p.Bytes, p.TotalBytes))
 		parts = append(parts, size(p.Bytes)+" of "+size(p.TotalBytes))
@@ -117,6 +120,15 @@ func progressText(p mapreduce.Progress) string {
 	return strings.Join(parts, ", ")
 }
 
+// roundText says how far an iteration is.
+func roundText(p mapreduce.Progress) string {
+	text := "round " + humanize.Comma(int64(p.Round))
+	if p.Rounds > 0 {
+		text += " of " + humanize.Comma(int64(p.Rounds))
+	}
+	return text
+}
+
 func phaseText(phase string) string {
 	switch phase {
 	case "plan":
@@ -127,6 +139,10 @@ func phaseText(phase string) string {
 		return "merging"
 	case "write":
 		return "writing"
+	case "load":
+		return "loading"
+	case "rounds":
+		return "rounds"
 	}
 	return phase
 }
@@ -166,8 +182,11 @@ func (b *bar) show(p mapreduce.Progress) {
 	if p.Rows > 0 {
 		v.text += ", " + count(p.Rows, "row")
 	}
-	if p.Phase == "map" {
+	if p.Phase == "map" || p.Phase == "load" {
 		v.done, v.bytes, v.spins = p.Bytes, true, false
+	}
+	if p.Phase == "rounds" {
+		v.text = roundText(p)
 	}
 	b.update(v)
 }

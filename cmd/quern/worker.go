@@ -289,6 +289,12 @@ func openKernel(o *worker.Options, mode shuffle.Mode, ko bpf.Options) (*kernelHe
 	}
 	help.host = host
 	o.Receive.Kernel, o.Receive.Port, o.Receive.Generic = host, host.Port(), host.XDP() == bpf.Generic
+	if b, err := host.Broadcasts(); err == nil { // else the line above says why
+		o.Broadcast.Kernel = b
+	}
+	if r, err := host.Reduces(); err == nil {
+		o.Reduce.Kernel = r
+	}
 	switch help.transmitter, err = bpf.NewTransmitter(host); {
 	case err == nil:
 		o.Push.Transmitter = help.transmitter
@@ -319,7 +325,8 @@ func (a *app) drainWorker(cmd *cobra.Command, access *clusterSettings, args []st
 		return err
 	}
 	defer client.Close()
-	// The name may be given to another worker meanwhile, so its id counts.
+	// The name may be given to another worker meanwhile, so its id counts; but the master itself finds out who is meant by
+	// the name of one that is not heard of at present: it may have been started anew this moment.
 	id, err := workerID(ctx, client, name)
 	if err != nil {
 		return err
@@ -332,8 +339,9 @@ func (a *app) drainWorker(cmd *cobra.Command, access *clusterSettings, args []st
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(list, func(w *api.WorkerStatus) bool { return w.GetWorker() == id })
-		if i < 0 || list[i].GetState() == "gone" {
+		if !slices.ContainsFunc(list, func(w *api.WorkerStatus) bool {
+			return w.GetState() != "gone" && (w.GetWorker() == id || w.GetName() == id)
+		}) {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "worker %s has left\n", name)
 			return err
 		}
@@ -347,17 +355,25 @@ func (a *app) drainWorker(cmd *cobra.Command, access *clusterSettings, args []st
 	}
 }
 
-// workerID finds a worker by its name or id.
+// workerID finds a worker by its name or id. Of several of a name, the one that is heard of counts; that
+// of one that is not heard of is its name.
 func workerID(ctx context.Context, client *cluster.Client, name string) (string, error) {
 	list, err := client.Workers(ctx)
 	if err != nil {
 		return "", err
 	}
-	var found []string
+	var found, silent []string
 	for _, w := range list {
-		if w.GetState() != "gone" && (w.GetName() == name || w.GetWorker() == name) {
+		switch {
+		case w.GetState() == "gone" || w.GetName() != name && w.GetWorker() != name:
+		case w.GetState() == "suspect" && w.GetWorker() != name:
+			silent = append(silent, name)
+		default:
 			found = append(found, w.GetWorker())
 		}
+	}
+	if len(found) == 0 {
+		found = silent
 	}
 	switch len(found) {
 	case 0:

@@ -191,12 +191,25 @@ type status struct {
 	Reduce stage    `json:"reduce"`
 	Reruns int      `json:"reruns"`
 	Resets int      `json:"resets"`
+
+	Seconds   float64          `json:"seconds"`
+	Iteration *iterationStatus `json:"iteration"`
+}
+
+// iterationStatus is how far an iteration is.
+type iterationStatus struct {
+	Round   uint64 `json:"round"`
+	Members int    `json:"members"`
+	Groups  int    `json:"groups"`
+	Kept    uint64 `json:"kept"`
+	Ended   bool   `json:"ended"`
 }
 
 type stage struct {
 	Tasks   int `json:"tasks"`
 	Running int `json:"running"`
 	Done    int `json:"done"`
+	Failed  int `json:"failed_attempts"`
 	Lost    int `json:"lost_attempts"`
 }
 

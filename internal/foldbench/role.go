@@ -32,10 +32,14 @@ var roles = map[string]func(context.Context) any{
 // roleService is the name that a role's methods are registered under.
 const roleService = "Role"
 
-// ServeRole is a role's process: it answers calls from in on out until in ends, and
-// then closes what the role has open.
+// ServeRole is the process of a role of this package's; see [Serve].
+func ServeRole(name string, in io.Reader, out io.Writer) error { return Serve(roles, name, in, out) }
+
+// Serve is a role's process: it makes the role of that name, answers calls of its
+// methods from in on out until in ends, and then closes what the role has open. The
+// context that a role is made with ends with in.
 // Nothing else may be written to out.
-func ServeRole(name string, in io.Reader, out io.Writer) error {
+func Serve(roles map[string]func(context.Context) any, name string, in io.Reader, out io.Writer) error {
 	make, ok := roles[name]
 	if !ok {
 		return fmt.Errorf("there is no role %q, only %s", name, strings.Join(slices.Sorted(maps.Keys(roles)), ", "))
@@ -160,6 +164,9 @@ func (r *Process) Call(ctx context.Context, method string, args, reply any) erro
 		return fmt.Errorf("role %s: %s: %w", r.name, method, ctx.Err())
 	}
 }
+
+// ID is the process's number.
+func (r *Process) ID() int { return r.cmd.Process.Pid }
 
 // Close ends the role and returns how it ended.
 func (r *Process) Close() error {

@@ -285,7 +285,7 @@ func (b *bench) watch(ctx context.Context, s session, f func() error) (used, err
 		if err = s.self().receive.Call(ctx, "Used", &None{}, &receive); err != nil {
 			return u, err
 		}
-		if interrupts, err = interruptTime(); err != nil {
+		if interrupts, err = InterruptTime(); err != nil {
 			return u, err
 		}
 		machine, err = MachineTime()

@@ -79,8 +79,9 @@ var interruptThreads = sync.OnceValues(func() (list []string, err error) {
 	return list, err
 })
 
-// interruptTime returns the processor time of those threads.
-func interruptTime() (sum time.Duration, err error) {
+// InterruptTime returns the processor time of the kernel's threads that go on with
+// what interrupts began.
+func InterruptTime() (sum time.Duration, err error) {
 	list, err := interruptThreads()
 	for _, dir := range list {
 		text, err := os.ReadFile(dir + "/stat")

@@ -44,7 +44,7 @@ func TestMachineTime(t *testing.T) {
 	if m1-m0 < p1-p0-unit || m1-m0 > time.Duration(runtime.NumCPU())*time.Since(began)+unit {
 		t.Errorf("in %v this process used %v, the machine %v", time.Since(began), p1-p0, m1-m0)
 	}
-	if n, err := interruptTime(); err != nil || n < 0 {
+	if n, err := InterruptTime(); err != nil || n < 0 {
 		t.Errorf("%v, %v", n, err)
 	}
 }

@@ -16,4 +16,5 @@ func processTime() (time.Duration, error) { return 0, errNoTimes }
 // MachineTime needs Linux.
 func MachineTime() (time.Duration, error) { return 0, errNoTimes }
 
-func interruptTime() (time.Duration, error) { return 0, errNoTimes }
+// InterruptTime needs Linux.
+func InterruptTime() (time.Duration, error) { return 0, errNoTimes }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"syscall"
+	"unsafe"
 
 	"github.com/quernmr/quern/bpf/faults"
 	"github.com/vishvananda/netlink"
@@ -81,7 +82,13 @@ func (h *Host) connect(wire *netlink.Handle, bridge int) error {
 		if err := faults.Prepare(h.port); err != nil {
 			return err
 		}
-		return h.lab.ends.AttachPass(h.port)
+		if !o.Switch {
+			return h.lab.ends.AttachPass(h.port)
+		}
+		if err := h.lab.ends.Join(h.port, h.HardwareAddr()); err != nil {
+			return err
+		}
+		return h.lab.ends.AttachSwitch(h.port)
 	})
 	if err != nil {
 		return err
@@ -120,6 +127,12 @@ func (h *Host) configure() error {
 	if err := host.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set the host's interface up: %w", err)
 	}
+	if h.lab.options.Switch {
+		// Only an interface that is up tells its other end.
+		if err := h.namespace.do(receiveOffload); err != nil {
+			return err
+		}
+	}
 	if !h.lab.options.StaticNeighbours {
 		return nil
 	}
@@ -136,6 +149,29 @@ func (h *Host) configure() error {
 				return fmt.Errorf("add neighbour %v: %w", ip, err)
 			}
 		}
+	}
+	return nil
+}
+
+// receiveOffload turns generic receive offload on at the link of the host whose namespace
+// the thread is in. Without it, or a program of its own, a veth takes nothing that is
+// redirected to it.
+func receiveOffload() error {
+	const set = 0x2c // ETHTOOL_SGRO
+	value := struct{ command, data uint32 }{set, 1}
+	request := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&value)}
+	copy(request.name[:], InterfaceName)
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+		return fmt.Errorf("turn generic receive offload on at the host's interface, which a switch needs: %w", errno)
 	}
 	return nil
 }

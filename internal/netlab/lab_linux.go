@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type Lab struct {
 	seed   uint64
 	wire   *faults.Wire // nil until a fault is asked for
 	holder *holder      // the same
+	direct bool         // the switch is on
 }
 
 // New builds a lab. It takes some 10 ms a host. Leftovers of labs whose process
@@ -84,7 +86,29 @@ func New(o Options) (lab *Lab, err error) {
 			return nil, err
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.turnSwitch(!l.spoiled()); err != nil {
+		return nil, err
+	}
 	return l, nil
+}
+
+// spoiled says whether any link has faults or is cut. The caller holds l.mu.
+func (l *Lab) spoiled() bool {
+	return slices.ContainsFunc(l.hosts, func(h *Host) bool { return h.cut || h.faults[From].Any() || h.faults[To].Any() })
+}
+
+// turnSwitch turns the switch on or off if there is one. The caller holds l.mu.
+func (l *Lab) turnSwitch(on bool) error {
+	if !l.options.Switch || l.direct == on {
+		return nil
+	}
+	if err := l.ends.Switch(on); err != nil {
+		return err
+	}
+	l.direct = on
+	return nil
 }
 
 func (l *Lab) namespaces() []*namespace {
@@ -286,6 +310,12 @@ func (l *Lab) plan(renumber bool, hosts ...*Host) error {
 			return err
 		}
 	}
+	spoiled := l.spoiled()
+	if spoiled {
+		if err := l.turnSwitch(false); err != nil {
+			return err
+		}
+	}
 	for _, h := range hosts {
 		for _, d := range []Direction{From, To} {
 			plan := h.faults[d].plan(faults.SeedOf(l.seed, h.number, d), h.cut)
@@ -294,7 +324,10 @@ func (l *Lab) plan(renumber bool, hosts ...*Host) error {
 			}
 		}
 	}
-	return nil
+	if spoiled {
+		return nil
+	}
+	return l.turnSwitch(true)
 }
 
 // spoil puts the faults' programs at all ports.

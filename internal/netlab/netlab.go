@@ -20,6 +20,9 @@ const (
 	MaxMTU   = 9216
 )
 
+// MaxSwitchMTU is the largest MTU of a lab with a switch.
+const MaxSwitchMTU = faults.LinearMTU
+
 // DefaultHold is how long a reordered packet is held at most if nothing is said.
 const DefaultHold = 2 * time.Millisecond
 
@@ -44,6 +47,14 @@ type Options struct {
 	// StaticNeighbours tells each host the hardware addresses of all others, so
 	// that none has to be asked for. It takes Hosts squared entries.
 	StaticNeighbours bool
+	// Switch has UDP go from link to link by an XDP program, which is nearer to a switch
+	// of its own than the bridge: that makes a packet buffer for each hop, in the time
+	// of the machine that all hosts share. Faults are the bridge's: while any link has
+	// one or is cut, all packets go by it. So do TCP, ARP, all that is for several hosts,
+	// and UDP over IPv6 whose checksum the sender leaves to its card. Over IPv4 such
+	// packets arrive without one. Generic receive offload is on at the hosts' links, so
+	// that those without programs take packets, and the MTU is [MaxSwitchMTU] at most.
+	Switch bool
 	// Name begins the names of the namespaces, NAME-h1 and so on. "": one is made
 	// up. Only one lab of a name can be there at once.
 	Name string
@@ -69,6 +80,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("a lab of %d hosts: 1 to %d are possible", o.Hosts, MaxHosts)
 	case o.MTU < MinMTU || o.MTU > MaxMTU:
 		return o, fmt.Errorf("an MTU of %d: %d to %d are possible", o.MTU, MinMTU, MaxMTU)
+	case o.Switch && o.MTU > MaxSwitchMTU:
+		return o, fmt.Errorf("an MTU of %d with a switch: at most %d is possible", o.MTU, MaxSwitchMTU)
 	case o.Queues < 1 || o.Queues > 64:
 		return o, fmt.Errorf("%d queues: 1 to 64 are possible", o.Queues)
 	case o.Name != "" && !goodName.MatchString(o.Name):

@@ -20,6 +20,8 @@ func TestOptions(t *testing.T) {
 		{Options{Hosts: MaxHosts + 1}, "hosts"},
 		{Options{Hosts: 1, MTU: MinMTU - 1}, "MTU"},
 		{Options{Hosts: 1, MTU: MaxMTU + 1}, "MTU"},
+		{Options{Hosts: 1, MTU: MaxSwitchMTU, Switch: true}, ""},
+		{Options{Hosts: 1, MTU: MaxSwitchMTU + 1, Switch: true}, "switch"},
 		{Options{Hosts: 1, Queues: -1}, "queues"},
 		{Options{Hosts: 1, Name: "../up"}, "name"},
 		{Options{Hosts: 1, Name: "-x"}, "name"},

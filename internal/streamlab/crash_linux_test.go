@@ -162,7 +162,10 @@ func TestKilledReceiver(t *testing.T) {
 		}
 	}()
 	var resumed, again, kernel int
-	for seed := first; seed < first+uint64(runs); seed++ {
+	// Tables are made while frames come already, and receivers are killed soon: on a slow machine some runs end before the
+	// kernel has folded anything. Then more seeds are tried.
+	tried := func() bool { return runs < 4 || resumed > 0 && kernel > 0 }
+	for seed := first; seed < first+uint64(runs) || !tried() && !t.Failed() && seed < first+uint64(runs)+16; seed++ {
 		j := NewJob(seed, Size{Maps: 4, Partitions: 4, Keys: 100_000, Pairs: 200_000})
 		s := NewSetting(seed, 3)
 		s.Kernel = []bool{true, true, true}
@@ -182,7 +185,7 @@ func TestKilledReceiver(t *testing.T) {
 		}
 		t.Logf("%s: %d kills, %d times taken up, %d partitions sent again, %d pairs of the kernel's", j, c.kills, c.resumed, c.again, c.kernel)
 	}
-	if runs >= 4 && (resumed == 0 || kernel == 0) {
+	if !tried() {
 		t.Errorf("state was taken up %d times, and %d pairs folded in the kernel: both were to be tried", resumed, kernel)
 	}
 }

@@ -62,23 +62,7 @@ func discover(ctx context.Context, patterns []string, s *settings) (*Plan, error
 		if note != "" {
 			p.Notes = append(p.Notes, note)
 		}
-		for _, f := range files {
-			file := File{Path: f.path, Index: len(p.Files), Size: -1}
-			switch info := f.info.(type) {
-			case nil:
-			case *leaf:
-				file.Size, file.etag = info.size, info.etag
-				if info.path != "" {
-					file.Path = info.path
-				}
-			default:
-				if info.Mode().IsRegular() {
-					file.Size = info.Size()
-					file.planned = info
-				}
-			}
-			p.Files = append(p.Files, file)
-		}
+		p.include(files)
 	}
 	p.Notes = append(p.Notes, w.notes()...)
 	if err := p.checkStdin(); err != nil {
@@ -97,6 +81,27 @@ func discover(ctx context.Context, patterns []string, s *settings) (*Plan, error
 		return nil, err
 	}
 	return p, nil
+}
+
+// include adds files that were found.
+func (p *Plan) include(files []found) {
+	for _, f := range files {
+		file := File{Path: f.path, Index: len(p.Files), Size: -1}
+		switch info := f.info.(type) {
+		case nil:
+		case *leaf:
+			file.Size, file.etag = info.size, info.etag
+			if info.path != "" {
+				file.Path = info.path
+			}
+		default:
+			if info.Mode().IsRegular() {
+				file.Size = info.Size()
+				file.planned = info
+			}
+		}
+		p.Files = append(p.Files, file)
+	}
 }
 
 // checkStdin refuses to read what can be read only once a second time.
@@ -184,8 +189,11 @@ func (w *finder) resolve(pattern string) (files []found, note string, err error)
 func (w *finder) nothing(pattern, what string) string { return pattern + " " + what }
 
 func (w *finder) nothingError(pattern, what string) error {
-	if w.allowEmpty {
+	switch {
+	case w.allowEmpty:
 		return nil
+	case w.whole:
+		return fmt.Errorf("input: %s %s; check the name: %w", pattern, what, fs.ErrNotExist)
 	}
 	return fmt.Errorf("input: %s %s; check the name, or accept that with --allow-empty: %w", pattern, what, fs.ErrNotExist)
 }

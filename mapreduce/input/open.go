@@ -333,5 +333,5 @@ func (p *Plan) sniffSource(src source, file *File) (io.Reader, string, error) {
 
 // sniffed says whether discovery looked into a file.
 func (p *Plan) sniffed(file *File) bool {
-	return len(p.Files) <= sniffAll || file.Size > min(p.set.SplitSize, streamSize)
+	return p.set.whole || len(p.Files) <= sniffAll || file.Size > min(p.set.SplitSize, streamSize)
 }

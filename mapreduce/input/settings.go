@@ -33,6 +33,7 @@ type settings struct {
 	block   int               // bytes of a block
 	open    func(path string) (diskFile, error)
 	uploads map[string]string // Uploads by tidy names
+	whole   bool              // files are read whole, whatever is in them, and were looked into
 }
 
 func newSettings(o Options) (*settings, error) {

@@ -26,6 +26,7 @@ type found struct {
 type finder struct {
 	ctx        context.Context
 	allowEmpty bool
+	whole      bool // files are to be read whole, all of them
 	in         namespace
 
 	hidden  int

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 )
 
 // Conn is the parent's side of a program that was started to serve one request.
@@ -17,6 +18,7 @@ import (
 type Conn struct {
 	in     *os.File // replies
 	out    *os.File // requests
+	once   sync.Once
 	child  []*os.File
 	reader *reader
 	writer *writer
@@ -60,13 +62,14 @@ func Pipe(cmd *exec.Cmd) (*Conn, error) {
 // cmd.Start, whether that succeeded or not; without it Recv never sees the
 // program's end.
 func (c *Conn) Started() {
-	for _, f := range c.child {
-		_ = f.Close() // nothing was written to it here
-	}
-	c.child = nil
+	c.once.Do(func() {
+		for _, f := range c.child {
+			_ = f.Close() // nothing was written to it here
+		}
+	})
 }
 
-// Send sends a *Request or a *CallResult. It waits until the program reads, which
+// Send sends a *Request, a *CallResult or an *Answer. It waits until the program reads, which
 // Close ends. Several goroutines may call it.
 func (c *Conn) Send(message any) error {
 	if err := c.writer.write(message); err != nil {

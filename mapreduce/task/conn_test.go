@@ -48,8 +48,29 @@ func hostedMain(role string) {
 		fail(errors.New("not hosted"))
 	}
 	r, err := h.Request()
+	if role == "sides" && err != nil {
+		fail(h.Reply(&Reply{Error: &Error{Message: err.Error(), Permanent: !errors.Is(err, ErrSideInput)}}))
+		return
+	}
 	fail(err)
 	switch role {
+	case "sides": // tells what is in them, and which its own children would inherit
+		var notes []string
+		for _, s := range r.SideInputs {
+			content, unmap, err := s.Map()
+			fail(err)
+			notes = append(notes, s.Name+"="+string(content))
+			fail(unmap())
+		}
+		var list strings.Builder
+		for _, s := range r.SideInputs {
+			fmt.Fprintf(&list, "[ -e /dev/fd/%d ] && echo %[1]d;", s.Descriptor)
+		}
+		sh := exec.Command("/bin/sh", "-c", list.String()+"true")
+		sh.Stdin = os.Stdin // so that 0 is there
+		out, err := sh.Output()
+		fail(err)
+		fail(h.Reply(&Reply{Commit: &CommitResult{Notes: append(notes, string(out))}}))
 	case "echo":
 		if _, again, _ := Attach(); again || os.Getenv(Env) != "" {
 			fail(errors.New("attached twice"))
@@ -59,7 +80,7 @@ func hostedMain(role string) {
 		fail(err)
 		fail(h.Reply(&Reply{Hello: &Hello{Version: strings.TrimSpace(string(out)) + " " + r.Job}}))
 		for i := 0; ; i++ {
-			c, err := h.CallResult()
+			c, err := h.Answer()
 			if errors.Is(err, io.EOF) {
 				os.Exit(5)
 			}

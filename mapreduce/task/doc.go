@@ -12,5 +12,7 @@
 //
 // So code and options of a job never travel: every attempt runs the program's
 // main with the same arguments up to the same call, and only what a plan found
-// (files, splits, sizes) and the job's constants are handed over.
+// (files, splits, sizes) and the job's constants are handed over. What is too large
+// for a message is in files: runs by their paths, side inputs by descriptors that the
+// program inherits and maps ([HandOn]).
 package task

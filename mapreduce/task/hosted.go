@@ -12,6 +12,7 @@ import (
 // Hosted is the program's side: it was started to serve a request.
 type Hosted struct {
 	in, out *os.File
+	fds     [2]int // of these
 	reader  *reader
 	writer  *writer
 }
@@ -33,7 +34,7 @@ func Attach() (*Hosted, bool, error) {
 	if !ok || err1 != nil || err2 != nil || in < 3 || out < 3 || in == out {
 		return nil, true, fmt.Errorf("%s=%q: it is set by quern alone and names two descriptors, as in 3,4: unset it", Env, value)
 	}
-	h := &Hosted{}
+	h := &Hosted{fds: [2]int{int(in), int(out)}}
 	var err error
 	if h.in, err = inherited(uintptr(in), "task requests"); err == nil {
 		h.out, err = inherited(uintptr(out), "task replies")
@@ -46,7 +47,8 @@ func Attach() (*Hosted, bool, error) {
 	return h, true, nil
 }
 
-// Request reads the request, the parent's first message.
+// Request reads the request, the parent's first message. Descriptors of side inputs do not
+// reach processes that this one starts afterwards.
 func (h *Hosted) Request() (*Request, error) {
 	r := &Request{}
 	if err := h.reader.read(r); err != nil {
@@ -55,13 +57,19 @@ func (h *Hosted) Request() (*Request, error) {
 	if err := r.Check(); err != nil {
 		return nil, err
 	}
+	if err := h.takeSides(r); err != nil {
+		return nil, err
+	}
+	if err := h.takeVector(r); err != nil {
+		return nil, err
+	}
 	return r, nil
 }
 
-// CallResult reads the parent's answer to a Reply with Call. It returns io.EOF,
-// at any time after the request, when the parent closed its end or died.
-func (h *Hosted) CallResult() (*CallResult, error) {
-	r := &CallResult{}
+// Answer reads the parent's next message after the request. It returns io.EOF, at any time, when the
+// parent closed its end or died.
+func (h *Hosted) Answer() (*Answer, error) {
+	r := &Answer{}
 	if err := h.reader.read(r); err != nil {
 		return nil, err
 	}

@@ -79,7 +79,7 @@ func (r *reader) reply() (*Reply, error) {
 func (m *Reply) fields() int {
 	n := 0
 	for _, set := range []bool{
-		m.Hello != nil, m.Call != nil, m.Progress != nil, m.Plan != nil,
+		m.Hello != nil, m.Call != nil, m.Progress != nil, m.Ready != nil, m.Sum != nil, m.Keep != nil, m.Plan != nil,
 		m.Map != nil, m.Reduce != nil, m.Commit != nil, m.Error != nil,
 	} {
 		if set {

@@ -58,9 +58,30 @@ func (s *Splits) Split(i int) (json.RawMessage, error) {
 	if i < 0 || i >= len(s.needed) {
 		return nil, fmt.Errorf("split %d of a plan of %d", i, len(s.needed))
 	}
-	part := packed{Total: s.plan.Total, Splits: s.plan.Splits[i : i+1]}
-	for _, f := range s.needed[i] {
-		part.Files = append(part.Files, s.plan.Files[f])
+	return s.Share(i, i+1)
+}
+
+// Share returns the plan for a map task of the splits from first on and before end, of which there may
+// be none.
+func (s *Splits) Share(first, end int) (json.RawMessage, error) {
+	if first < 0 || end < first || end > len(s.needed) {
+		return nil, fmt.Errorf("splits %d to %d of a plan of %d", first, end, len(s.needed))
+	}
+	part := packed{Total: s.plan.Total, Splits: s.plan.Splits[first:end]}
+	if end-first == 1 {
+		for _, f := range s.needed[first] {
+			part.Files = append(part.Files, s.plan.Files[f])
+		}
+		return json.Marshal(part)
+	}
+	taken := map[int]bool{}
+	for _, needed := range s.needed[first:end] {
+		for _, f := range needed {
+			if !taken[f] {
+				taken[f] = true
+				part.Files = append(part.Files, s.plan.Files[f])
+			}
+		}
 	}
 	return json.Marshal(part)
 }

@@ -55,12 +55,39 @@ type Request struct {
 	// shipped. Nil: none. A path that is not in it is opened as it is.
 	Uploads map[string]string `json:"uploads,omitempty"`
 
+	// SideInputs are what the job's plan found by that name, for map and reduce tasks. A
+	// task of a plan makes them: PlanResult.SideInputs.
+	SideInputs []SideInput `json:"side_inputs,omitempty"`
+	// SideInputsLimit is how many bytes the side inputs that a plan makes may have together. 0: no limit.
+	SideInputsLimit int64 `json:"side_inputs_limit,omitempty"`
+	// Members is how many members the gang of a plan task may have: 0 is 1.
+	Members int `json:"members,omitempty"`
+	// Gang is set for a map task that is a member of one.
+	Gang *GangRequest `json:"gang,omitempty"`
+
 	Plan      []byte         `json:"plan,omitempty"`     // PlanResult.Plan; of a map task only what its split needs
 	Constants Constants      `json:"constants,omitzero"` // map and reduce
 	Map       *MapRequest    `json:"map,omitempty"`      //
 	Reduce    *ReduceRequest `json:"reduce,omitempty"`   //
 	Commit    *CommitRequest `json:"commit,omitempty"`   //
 	Ticket    []byte         `json:"ticket,omitempty"`   // PlanResult.Ticket: reduce, commit; abort, but for a job without a plan
+}
+
+// SideInput is where a task finds a side input: behind a descriptor that it inherited, which
+// can be mapped to be read (see HandOn and Map). An empty one has no descriptor.
+type SideInput struct {
+	Name       string `json:"name"`
+	Descriptor int    `json:"descriptor"`
+	Offset     int64  `json:"offset"` // of its first byte
+	Size       int64  `json:"size"`
+}
+
+// SideFile is a side input that a plan made, in a file of Request.Dir.
+type SideFile struct {
+	Name   string `json:"name"`
+	File   string `json:"file"` // its name there
+	Size   int64  `json:"size"`
+	Digest string `json:"digest"` // SHA-256 in hex
 }
 
 // Constants are the same for all tasks of a job, whenever and wherever they run.
@@ -113,16 +140,29 @@ type Audit struct {
 	Rows         int64 `json:"rows"`
 }
 
-// Reply is a message of a program. One field is set. The last one is Result or Error.
+// Reply is a message of a program. One field is set. The last one is a result or Error.
 type Reply struct {
 	Hello    *Hello        `json:"hello,omitempty"`
 	Call     *Call         `json:"call,omitempty"`
 	Progress *Progress     `json:"progress,omitempty"`
+	Ready    *Ready        `json:"ready,omitempty"`
+	Sum      *AllReduce    `json:"sum,omitempty"`
+	Keep     *Keep         `json:"keep,omitempty"`
 	Plan     *PlanResult   `json:"plan,omitempty"`
 	Map      *MapResult    `json:"map,omitempty"`
 	Reduce   *ReduceResult `json:"reduce,omitempty"`
 	Commit   *CommitResult `json:"commit,omitempty"`
 	Error    *Error        `json:"error,omitempty"`
+}
+
+// Answer is what a parent says after its request. To a program that is driven it is a CallResult,
+// to a member of a gang one of the other fields.
+type Answer struct {
+	CallResult
+	Group   *Group   `json:"group,omitempty"`   // after Ready
+	Over    *State   `json:"over,omitempty"`    // after Ready, in the place of a group: another member came to the end
+	Reduced *Reduced `json:"reduced,omitempty"` // after Sum
+	Kept    *Kept    `json:"kept,omitempty"`    // after Keep
 }
 
 // Hello is a program's first message: it has reached the call that was meant.
@@ -153,6 +193,9 @@ type Progress struct {
 	Pairs   int64   `json:"pairs"`
 	Rows    int64   `json:"rows"`
 	Done    float64 `json:"done"` // share of the task that is done, 0 to 1, as far as it is known
+	// Round is the round of an iteration that is done, and Rounds how many there may be.
+	Round  int `json:"round,omitempty"`
+	Rounds int `json:"rounds,omitempty"`
 }
 
 // PlanResult is a job as its first task found it.
@@ -173,6 +216,11 @@ type PlanResult struct {
 	Notes  []string        `json:"notes,omitempty"`
 	Why    []string        `json:"why,omitempty"`
 	Memory int64           `json:"memory"` // what the program asked for per task, 0: nothing
+	// SideInputs are those of the job, each once.
+	SideInputs []SideFile `json:"side_inputs,omitempty"`
+	// Gang is set if all map tasks are to run at once. Splits are then those of the map tasks, each with a share of
+	// the splits in Plan.
+	Gang *Gang `json:"gang,omitempty"`
 }
 
 // SplitInfo is what is to be known of a split for giving it to a worker.
@@ -198,6 +246,8 @@ type MapResult struct {
 	// Sample is the task's share of the sample that a total order is cut by
 	// (pairs.BottomK, its own encoding).
 	Sample []byte `json:"sample,omitempty"`
+	// Iteration is, of the first member of a gang, what the submitter is told of the iteration (mapreduce.IterationResult).
+	Iteration json.RawMessage `json:"iteration,omitempty"`
 }
 
 // Manifest describes what one map task has for one partition.

@@ -209,6 +209,17 @@ func (w *Writer) Close() error {
 	return nil
 }
 
+// Remove removes a blob, if it is there. Who reads it goes on.
+func (s *Store) Remove(digest string) error {
+	if err := Check(digest); err != nil {
+		return err
+	}
+	if err := os.Remove(s.path(digest)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("blob: %w", err)
+	}
+	return nil
+}
+
 // Collect removes blobs that nobody has stored or asked for since a time, and that keep does not
 // want. It returns how many.
 func (s *Store) Collect(since time.Time, keep func(digest string) bool) (removed int, err error) {

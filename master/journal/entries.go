@@ -22,10 +22,13 @@ var (
 	totalsKey = []byte("totals")
 	endingKey = []byte("ending")
 	commitKey = []byte("commit")
+	stateKey  = []byte("state")
 
 	mapsBucket    = []byte("map")
 	reducesBucket = []byte("reduce")
 	resetsBucket  = []byte("resets")
+
+	broadcastsBucket = []byte("broadcasts")
 )
 
 func number(n uint32) []byte   { return binary.BigEndian.AppendUint32(nil, n) }
@@ -119,6 +122,20 @@ func (e Settled) put(tx tx) error { return putIn(tx, e.Job, nil, totalsKey, &e.T
 func (e Reduced) put(tx tx) error {
 	return putIn(tx, e.Job, reducesBucket, number(e.Reduce.Attempt.Task), &e.Reduce)
 }
+
+func (e Broadcast) put(tx tx) error {
+	job, err := jobBucket(tx, e.Job)
+	if err != nil {
+		return err
+	}
+	b, err := job.CreateBucketIfNotExists(broadcastsBucket)
+	if err != nil {
+		return err
+	}
+	return b.Put(number(e.Number), seal(e.Report))
+}
+
+func (e Kept) put(tx tx) error { return putIn(tx, e.Job, nil, stateKey, &e.State) }
 
 func (e Committed) put(tx tx) error {
 	return putIn(tx, e.Job, nil, commitKey, &commitRecord{e.Attempt, e.Result})
@@ -239,6 +256,12 @@ func loadJob(b *bbolt.Bucket) (*Running, error) {
 			return nil, fmt.Errorf("ending: %w", err)
 		}
 	}
+	if v := b.Get(stateKey); v != nil {
+		r.State = &State{}
+		if err := openJSON(v, r.State); err != nil {
+			return nil, fmt.Errorf("state: %w", err)
+		}
+	}
 	if v := b.Get(commitKey); v != nil {
 		var c commitRecord
 		if err := openJSON(v, &c); err != nil {
@@ -246,7 +269,15 @@ func loadJob(b *bbolt.Bucket) (*Running, error) {
 		}
 		r.Commit, r.CommitBy = &c.Result, c.Attempt
 	}
-	err := each(b, reducesBucket, func(n uint32, v []byte) error {
+	err := each(b, broadcastsBucket, func(_ uint32, v []byte) error {
+		v, err := open(v)
+		r.Broadcasts = append(r.Broadcasts, slices.Clone(v)) // bbolt's memory is its own
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = each(b, reducesBucket, func(n uint32, v []byte) error {
 		var d Reduce
 		if err := openJSON(v, &d); err != nil {
 			return err

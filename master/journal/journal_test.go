@@ -82,14 +82,17 @@ func TestContent(t *testing.T) {
 		return Reduce{attempt("b", schedule.Reduce, n), "w", task.ReduceResult{Name: fmt.Sprint(n), Check: []uint64{1}}, 1, 2, 3, []uint8{4}}
 	}
 	totals := Totals{Scale: []uint8{2}, Cuts: [][]byte{{1}, {2}}, Cut: true, Mapped: now}
-	write(t, j, JobAdded{one}, JobAdded{two}, WorkerSeen{Worker{"w", []byte("hello"), true}}, WorkerSeen{Worker{ID: "gone"}})
+	write(t, j, JobAdded{one}, JobAdded{two}, WorkerSeen{Worker{"w", []byte("hello"), true, true}}, WorkerSeen{Worker{ID: "gone"}})
 	write(t, j, Planned{"b", plan})
 	write(t, j, Mapped{Job: "b", Map: mapped(256, 7)}, Mapped{Job: "b", Map: mapped(1, 7)}, Settled{"b", totals})
 	write(t, j, Reduced{"b", reduced(0)}, Reduced{"b", reduced(2)}, WorkerGone{"gone"})
 	// Map 1 has changed: parts 0 and 1 begin anew, 1 twice.
 	write(t, j, Mapped{Job: "b", Map: mapped(1, 8), Reset: []uint32{0, 1}})
 	write(t, j, Mapped{Job: "b", Map: mapped(1, 9), Reset: []uint32{1}})
+	write(t, j, Broadcast{"b", 0, []byte("first")})
+	write(t, j, Broadcast{"b", 1, []byte("second")}, Broadcast{"b", 2, nil})
 	write(t, j, Ends{"a", Ending{Reason: "why", Cancelled: true, Aborting: true}})
+	write(t, j, Kept{"b", State{Rounds: 10, Digest: "older"}}, Kept{"b", State{20, true, "digest", 7, "older"}})
 
 	check := func(j *Journal) {
 		t.Helper()
@@ -100,12 +103,12 @@ func TestContent(t *testing.T) {
 		want := &Content{
 			Running: []*Running{
 				{
-					Job: one, Plan: &plan, Reduces: []Reduce{reduced(2)}, Totals: totals,
-					Resets: map[uint32]uint32{0: 1, 1: 2},
+					Job: one, Plan: &plan, Reduces: []Reduce{reduced(2)}, Totals: totals, State: &State{20, true, "digest", 7, "older"},
+					Resets: map[uint32]uint32{0: 1, 1: 2}, Broadcasts: [][]byte{[]byte("first"), []byte("second"), {}},
 				},
 				{Job: two, Resets: map[uint32]uint32{}, Ending: &Ending{"why", true, true}},
 			},
-			Workers: []Worker{{"w", []byte("hello"), true}},
+			Workers: []Worker{{"w", []byte("hello"), true, true}},
 		}
 		if !reflect.DeepEqual(c, want) {
 			t.Errorf("content\n%+v\nwant\n%+v", c.Running[0], want.Running[0])

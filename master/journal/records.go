@@ -69,6 +69,16 @@ type Ending struct {
 	Aborting bool `json:"aborting,omitempty"`
 }
 
+// State is where an iteration goes on from: a blob.
+type State struct {
+	Rounds uint64 `json:"rounds"` // that it comes after
+	Final  bool   `json:"final,omitempty"`
+	Digest string `json:"digest"`
+	Size   int64  `json:"size"`
+	// Before is the blob of the state before, which may not be removed yet; "": there is none.
+	Before string `json:"before,omitempty"`
+}
+
 // Attempt is what the history keeps of an attempt.
 type Attempt struct {
 	Attempt schedule.Attempt `json:"attempt"`
@@ -101,6 +111,8 @@ type Worker struct {
 	Hello []byte `json:"hello"` // api.Hello, without what it runs and holds
 	// Draining: it was told to leave, perhaps by somebody who is not there to say so again.
 	Draining bool `json:"draining,omitempty"`
+	// ByName: it was told so by its name when it was not there, so that whoever comes under that name is meant.
+	ByName bool `json:"by_name,omitempty"`
 }
 
 // Entry is one of the changes below.
@@ -131,6 +143,17 @@ type (
 	Reduced struct {
 		Job    string
 		Reduce Reduce
+	}
+	// Broadcast: a broadcast has ended. Number counts those of the job.
+	Broadcast struct {
+		Job    string
+		Number uint32
+		Report []byte // api.Spreaded
+	}
+	// Kept: an iteration goes on from a state.
+	Kept struct {
+		Job   string
+		State State
 	}
 	// Committed: the job's output is published.
 	Committed struct {
@@ -167,6 +190,9 @@ type Running struct {
 	Totals  Totals
 	Resets  map[uint32]uint32 // how often a part was begun anew, if ever
 	Ending  *Ending
+	State   *State // nil: there is none
+	// Broadcasts are reports of those that have ended, by Number.
+	Broadcasts [][]byte
 	// Commit is set if the output is published; CommitBy is whose work it was.
 	Commit   *task.CommitResult
 	CommitBy schedule.Attempt

@@ -128,6 +128,29 @@ type (
 		Attempt Attempt
 		Done    float64 // share done, 0 to 1
 	}
+	// GangReady: a member of a gang waits for a group. Generation is that of the group that it was in last (0: in none), which is
+	// broken, for the reason Broken. Rounds is how far its state is, -1: it has none.
+	GangReady struct {
+		Attempt    Attempt
+		Worker     string
+		Generation uint64
+		Rounds     int64
+		Broken     string
+	}
+	// GangJoined: a member is in a group, as its worker says when it says hello.
+	GangJoined struct {
+		Attempt    Attempt
+		Worker     string
+		Generation uint64
+	}
+	// GangFormed: a group that was ordered is there, or could not be formed: Error.
+	GangFormed struct {
+		Job        string
+		Generation uint64
+		Error      string
+	}
+	// GangDone: the last state of a gang's job is kept. Its attempts need no group any more.
+	GangDone struct{ Job string }
 	// Tick: time has passed.
 	Tick struct{}
 )
@@ -139,6 +162,8 @@ type Planned struct {
 	// Shuffle is how many digests a map output has: 1 with a total order, whose parts are cut
 	// from one sequence (a digest that changes then concerns all parts), else 0 for Partitions.
 	Shuffle int
+	// Gang: all map tasks are to run at once. There is at least one.
+	Gang bool
 }
 
 // Split is what matters of a split for where it runs.
@@ -203,6 +228,19 @@ type (
 	}
 	// JobCleared: a job that ended with something left has come to the end of stage Abort.
 	JobCleared struct{ Job string }
+	// GangForm: all members of a gang are ready, and a group is to be formed. GangFormed is to follow.
+	GangForm struct {
+		Job        string
+		Generation uint64
+		Members    []GangMember // by task
+	}
+	// GangBreak: the group of that generation, and any before, is none any more. These workers have members in it.
+	GangBreak struct {
+		Job        string
+		Generation uint64
+		Workers    []string
+		Reason     string
+	}
 	// Note is something a job's user should know.
 	Note struct{ Job, Text string }
 	// SetAside: a worker gets nothing for a while, since so much failed there.
@@ -212,6 +250,12 @@ type (
 		Why    string
 	}
 )
+
+// GangMember is an attempt of a gang, and where it runs.
+type GangMember struct {
+	Attempt Attempt
+	Worker  string
+}
 
 // Config has the scheduler's constants. The zero value of each field is replaced by
 // the default that it names.
@@ -257,6 +301,10 @@ func (Finished) event()       {}
 func (Failed) event()         {}
 func (OutputLost) event()     {}
 func (Progressed) event()     {}
+func (GangReady) event()      {}
+func (GangJoined) event()     {}
+func (GangFormed) event()     {}
+func (GangDone) event()       {}
 func (Tick) event()           {}
 
 func (Launch) action()     {}
@@ -269,6 +317,8 @@ func (Left) action()       {}
 func (JobStage) action()   {}
 func (JobCleared) action() {}
 func (JobEnded) action()   {}
+func (GangForm) action()   {}
+func (GangBreak) action()  {}
 func (Note) action()       {}
 func (SetAside) action()   {}
 

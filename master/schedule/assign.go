@@ -52,6 +52,9 @@ func (s *State) place(j *job, kind int) bool {
 }
 
 func (s *State) placeAnywhere(j *job, st *stage, kind int) bool {
+	if st.kind == Map && j.gang != nil {
+		return s.placeMember(j, st, false)
+	}
 	fleet := s.fleetOf(j)
 	pool, need := fleet.pools[kind], j.TaskMemory
 	tried := 0
@@ -124,7 +127,7 @@ func (s *State) giveWay(j *job, atWorker bool) bool {
 
 // look says when a stage may next want a copy of an attempt.
 func (s *State) look(st *stage) {
-	if s.cfg.Speculate < 0 || st.kind != Map && st.kind != Reduce {
+	if s.cfg.Speculate < 0 || st.kind != Map && st.kind != Reduce || st.kind == Map && st.job.gang != nil {
 		return
 	}
 	a := st.copyable.first

@@ -106,6 +106,7 @@ type job struct {
 	reruns        uint32
 	commits       uint32 // of reduce tasks, ever
 	saidChanged   bool
+	gang          *gang         // nil: its map tasks are none
 	attemptsEnded []AttemptView // the last ones that failed or were lost
 }
 
@@ -279,6 +280,9 @@ func (s *State) enqueue(st *stage, i uint32, how uint8) {
 	if st.kind == Map && st.job.paths != nil && how != backoff {
 		st.job.paths.set(st, i, true)
 	}
+	if st.kind == Map && st.job.gang != nil {
+		s.crowdLater(st)
+	}
 	s.touch(st.job)
 }
 
@@ -389,6 +393,10 @@ func (s *State) enter(j *job, to Stage) {
 	switch to {
 	case Reduce:
 		j.stages[Reduce] = newStage(j, Reduce, j.parts)
+		if g := j.gang; g != nil {
+			s.timers.stop(&g.again)
+			s.disband(j)
+		}
 	case Map: // planned has made it
 	default:
 		j.stages[to] = newStage(j, to, 1)
@@ -448,6 +456,9 @@ func (s *State) shape(j *job, p *Planned) error {
 		return fmt.Errorf("%d splits x %d partitions are more than %d: choose larger splits or fewer partitions", n, p.Partitions, s.cfg.MaxOutputs)
 	}
 	j.prepared = true
+	if p.Gang && n < 1 {
+		return fmt.Errorf("a gang without members")
+	}
 	j.parts, j.width = p.Partitions, width
 	st := newStage(j, Map, n)
 	j.stages[Map] = st
@@ -465,6 +476,10 @@ func (s *State) shape(j *job, p *Planned) error {
 			st.rank[i] = uint32(r)
 		}
 	}
+	if p.Gang {
+		j.gang = s.newGang(j)
+		return nil // near what a share begins with is no reason to wait
+	}
 	j.paths = newPaths(p.Splits)
 	return nil
 }
@@ -480,6 +495,10 @@ func (s *State) halt(j *job, why string) {
 		}
 		s.timers.stop(&st.nearTimer)
 		s.timers.stop(&st.spec)
+		if st.kind == Map && j.gang != nil {
+			s.timers.stop(&j.gang.again)
+			s.timers.stop(&j.gang.crowd)
+		}
 		st.nearQueue = nil
 		if st.pending() > 0 || st.kind == Map {
 			for i := range st.tasks {

@@ -22,7 +22,8 @@ type attempt struct {
 	// accused is the worker that a reduce attempt could not reach, and was believed.
 	accused *worker
 	// claimed: its result is being written to the journal.
-	claimed bool
+	claimed    bool
+	membership // of a gang
 
 	sibling *attempt // the next attempt of the task
 	links   [3]struct{ prev, next *attempt }

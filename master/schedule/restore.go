@@ -21,6 +21,8 @@ type RestoredJob struct {
 	Cancelled bool
 	// Left: JobEnded was said with Left. It needs no Planned.
 	Left bool
+	// GangDone: see the event.
+	GangDone bool
 }
 
 // Restore takes over what was going on before a restart, on a new State whose Config.Epoch is higher
@@ -62,6 +64,9 @@ func (s *State) restore(r *RestoredJob) {
 		}
 		s.enter(j, Abort)
 		return
+	}
+	if j.gang != nil {
+		j.gang.done = r.GangDone
 	}
 	maps := j.stages[Map]
 	reduces := newStage(j, Reduce, j.parts)

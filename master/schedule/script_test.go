@@ -188,7 +188,7 @@ func (r *scripted) command(word string, args []string, line string) Event {
 		r.cfg.Epoch++
 		r.s = New(r.cfg)
 	case "restored":
-		j := RestoredJob{Job: Job{ID: arg(0), MaxSlots: num("max-slots")}, Ending: opt["ending"], Aborting: opt["ending"] != "", Left: opt["left"] != ""}
+		j := RestoredJob{Job: Job{ID: arg(0), MaxSlots: num("max-slots")}, Ending: opt["ending"], Aborting: opt["ending"] != "", Left: opt["left"] != "", GangDone: opt["over"] != ""}
 		if opt["splits"] != "" {
 			j.Planned = planned(t, opt)
 		}
@@ -274,6 +274,14 @@ func (r *scripted) command(word string, args []string, line string) Event {
 		return OutputLost{Reader: r.attempt(arg(0)), Output: r.attempt(arg(1)), Worker: arg(2), Error: rest(3)}
 	case "damaged":
 		return OutputLost{Reader: r.attempt(arg(0)), Output: r.attempt(arg(1)), Worker: arg(2), Error: rest(3), Certain: true}
+	case "ready":
+		return GangReady{Attempt: r.attempt(arg(0)), Worker: at(), Generation: r.generation(opt["group"]), Rounds: int64(num("rounds")), Broken: opt["broken"]}
+	case "joined":
+		return GangJoined{Attempt: r.attempt(arg(0)), Worker: at(), Generation: r.generation(opt["group"])}
+	case "formed":
+		return GangFormed{Job: arg(0), Generation: r.generation(arg(1)), Error: rest(2)}
+	case "over":
+		return GangDone{arg(0)}
 	case "progress":
 		done, err := strconv.ParseFloat(arg(1), 64)
 		if err != nil {
@@ -312,6 +320,31 @@ func (r *scripted) command(word string, args []string, line string) Event {
 	return nil
 }
 
+// generation reads a group's generation: 2, or 2@1 of an earlier epoch.
+func (r *scripted) generation(text string) uint64 {
+	if text == "" {
+		return 0
+	}
+	n, epoch, ok := strings.Cut(text, "@")
+	e := r.cfg.Epoch
+	if ok {
+		e, _ = strconv.ParseUint(epoch, 10, 64)
+	}
+	g, err := strconv.ParseUint(n, 10, 32)
+	if err != nil {
+		r.t.Fatalf("generation %q: %v", text, err)
+	}
+	return e<<32 + g
+}
+
+// group writes a generation as generation reads it.
+func (r *scripted) group(g uint64) string {
+	if e := g >> 32; e != r.cfg.Epoch {
+		return fmt.Sprintf("%d@%d", uint32(g), e)
+	}
+	return strconv.FormatUint(uint64(uint32(g)), 10)
+}
+
 func or(s, or string) string {
 	if s == "" {
 		return or
@@ -347,6 +380,9 @@ func (r *scripted) showJob(id string) {
 	r.out.WriteString("\n")
 	stage("map", v.Map)
 	stage("reduce", v.Reduce)
+	if g := v.Gang; g != nil {
+		fmt.Fprintf(&r.out, "gang of %d: %d ready, together %v, %d groups, %s\n", g.Members, g.Ready, g.Together, g.Groups, or(g.Why, "none broke"))
+	}
 	for _, a := range r.s.Attempts(id) {
 		fmt.Fprintf(&r.out, "%s %s at %s since %v done=%g %s\n", r.name(a.Attempt), a.State, or(a.Worker, "no worker"), a.Started, a.Done, a.Error)
 	}
@@ -401,6 +437,7 @@ func planned(t *testing.T, opt map[string]string) *Planned {
 	p := &Planned{}
 	p.Partitions, _ = strconv.Atoi(opt["partitions"])
 	p.Shuffle, _ = strconv.Atoi(opt["shuffle"])
+	p.Gang = opt["gang"] != ""
 	if opt["splits"] == "none" {
 		return p
 	}
@@ -522,6 +559,14 @@ func (r *scripted) action(a Action) string {
 			return "end " + a.Job + " failed: " + a.Error
 		}
 		return "end " + a.Job + " done"
+	case GangForm:
+		s := fmt.Sprintf("form %s group %s:", a.Job, r.group(a.Generation))
+		for _, m := range a.Members {
+			s += " " + r.name(m.Attempt) + " at " + m.Worker
+		}
+		return s
+	case GangBreak:
+		return fmt.Sprintf("break %s group %s at %s: %s", a.Job, r.group(a.Generation), strings.Join(a.Workers, ","), a.Reason)
 	case Note:
 		return "note " + a.Job + ": " + a.Text
 	case SetAside:

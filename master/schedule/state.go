@@ -175,6 +175,14 @@ func (s *State) handle(e Event) {
 		if a, err := s.find(e.Attempt); err == nil {
 			a.done = e.Done
 		}
+	case GangReady:
+		s.gangReady(e)
+	case GangJoined:
+		s.gangJoined(e)
+	case GangFormed:
+		s.gangFormed(e)
+	case GangDone:
+		s.gangDone(e.Job)
 	case Tick:
 	}
 }
@@ -266,9 +274,13 @@ func (s *State) launch(st *stage, i uint32, w *worker, spec bool) {
 	a := &attempt{st: st, task: i, sa: t.sa, number: t.next, epoch: s.cfg.Epoch, started: s.now, spec: spec}
 	t.next++
 	a.waits = st.kind == Reduce && st.job.missing() > 0
+	a.rounds = -1
 	s.attach(a, w)
 	if st.kind == Commit {
 		st.job.published = true
+	}
+	if a.member() && st.job.stage == Map {
+		s.breakUp(st.job, fmt.Sprintf("%s is begun anew", st.label(i)))
 	}
 	s.emit(Launch{Worker: w.ID, Attempt: a.name(), Speculative: spec, Memory: a.mem})
 }
@@ -382,6 +394,9 @@ func (s *State) lose(a *attempt, why string) {
 	s.remember(a, "lost", why)
 	s.silenced(st)
 	s.drop(a)
+	if a.member() {
+		s.left(a, why)
+	}
 	st.lost++
 	t.lost++
 	if s.spent(st, i, int(t.lost) > s.cfg.MaxLost, fmt.Sprintf("%s was lost %s in a row, at last since %s", st.label(i), times(t.lost), why)) {
@@ -439,6 +454,9 @@ func (s *State) failedEvent(e Failed) {
 	s.remember(a, "failed", e.Error)
 	s.drop(a)
 	st.lastError = e.Error
+	if a.member() && !e.Permanent {
+		s.left(a, e.Error)
+	}
 	if e.Permanent && !e.Infrastructure && st.kind != Abort {
 		st.failed++
 		t.failures++
@@ -532,6 +550,9 @@ func (s *State) finished(e Finished) {
 	}
 	st.took.add(s.now - a.started)
 	s.drop(a)
+	if a.member() {
+		j.gang.done = true // it could not have come to its end otherwise
+	}
 	if up := s.workers[e.Worker]; w == nil && up != nil && !up.expected {
 		w = up // it was away for a moment
 	}

@@ -2,7 +2,10 @@
 
 package schedule
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // StageView counts the tasks and attempts of a stage.
 type StageView struct {
@@ -24,6 +27,7 @@ type JobView struct {
 	Cancelled   bool
 	// Waiting says why nothing of the job runs; "" if something does.
 	Waiting string
+	Gang    *GangView // nil: its map tasks are none
 }
 
 // AttemptView is how an attempt stands.
@@ -68,7 +72,7 @@ func (s *State) Job(id string) (v JobView, ok bool) {
 		Job: j.Job, Stage: j.stage, Map: j.stages[Map].view(), Reduce: j.stages[Reduce].view(),
 		Running: j.running[mapSlot] + j.running[reduceSlot],
 		Reruns:  int(j.reruns), Resets: int(j.resets), Ending: j.ending, Cancelled: j.cancelled,
-		Waiting: s.waiting(j),
+		Waiting: s.waiting(j), Gang: j.gangView(),
 	}, true
 }
 
@@ -198,6 +202,9 @@ func (s *State) Changes(f Finished) []uint32 {
 }
 
 func (s *State) waiting(j *job) string {
+	if st := j.stages[Map]; j.stage == Map && j.gang != nil && st.pending() > 0 && st.running.n > 0 && !(j.restored && s.settles) {
+		return fmt.Sprintf("%d of %d members wait for a free slot or enough memory, and the others for them", st.pending(), len(st.tasks))
+	}
 	if j.running[mapSlot]+j.running[reduceSlot] > 0 {
 		return ""
 	}

@@ -332,12 +332,13 @@ func (s *State) adopt(w *worker, n Attempt) *attempt {
 	}
 	copies := 0
 	for a := t.run; a != nil; a = a.sibling {
-		if copies++; a.w == w || a.claimed || copies > 1 {
+		if copies++; a.w == w || a.claimed || copies > 1 || a.member() {
 			return nil
 		}
 	}
 	s.dequeue(st, n.Task)
 	a := &attempt{st: st, task: n.Task, sa: n.StageAttempt, number: n.Number, epoch: n.Epoch, started: s.now, spec: copies > 0}
+	a.rounds = -1
 	a.waits = st.kind == Reduce && j.missing() > 0
 	s.attach(a, w)
 	if st.kind == Commit {

@@ -315,7 +315,7 @@ func TestAcksAreChecked(t *testing.T) {
 		"tag":                   {Drop, wire.AckTag, nil, nil, func(p *Packet) { p.SetFrame(32, p.Payload()[32]^4) }, nil},
 		"damaged window":        {Drop, wire.AckTag, nil, nil, func(p *Packet) { p.SetFrame(64+24, 3) }, nil},
 		"another nonce":         {Drop, wire.AckTag, nil, nil, func(p *Packet) { p.SetFrame(64, 2) }, nil},
-		"a chain's answer":      {Pass, wire.UpShape, nil, nil, func(p *Packet) { p.SetFrame(4, byte(wire.BroadcastAck)) }, nil},
+		"a chain's answer":      {Pass, wire.UpChain, nil, nil, func(p *Packet) { p.SetFrame(4, byte(wire.BroadcastAck)) }, nil},
 	} {
 		b := newBench(t, Config{}, narrow, 6, wire.OpSum)
 		out := &b.Memory().Outgoing[4]

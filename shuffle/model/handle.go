@@ -90,7 +90,7 @@ func (p *packet) ours(port int) bool {
 	from := int(be.Uint16(p.b[p.udp:])) == port
 	to := int(be.Uint16(p.b[p.udp+2:])) == port
 	switch p.head.Kind {
-	case wire.Data, wire.Probe, wire.Broadcast, wire.Answer:
+	case wire.Data, wire.Probe, wire.Broadcast, wire.Answer, wire.Reduce, wire.Reduced:
 		return to
 	case wire.Ack, wire.ProbeReply, wire.BroadcastAck:
 		return from
@@ -116,12 +116,28 @@ func (h *Host) handle(p *packet) Verdict {
 		return h.end(wire.Foreign, Pass)
 	}
 	hd := &p.head
-	if !p.lengths() || hd.Version != wire.Version || hd.Zero != 0 || hd.Kind < wire.Data || hd.Kind > wire.BroadcastAck {
+	if !p.lengths() || hd.Version != wire.Version || hd.Zero != 0 || hd.Kind < wire.Data || hd.Kind > wire.Reduced || hd.Kind == wire.Answer {
 		return h.end(wire.Malformed, Drop)
 	}
 	switch hd.Kind {
-	case wire.ProbeReply, wire.Broadcast, wire.BroadcastAck:
+	case wire.ProbeReply:
 		return h.end(wire.UpShape, Pass)
+	case wire.Broadcast, wire.BroadcastAck:
+		switch {
+		case !h.cfg.Broadcasts:
+			return h.end(wire.UpChain, Pass)
+		case hd.Kind == wire.Broadcast:
+			return h.chunk(p)
+		}
+		return h.collect(p)
+	case wire.Reduce, wire.Reduced:
+		switch {
+		case !h.cfg.Reduces:
+			return h.end(wire.UpChain, Pass)
+		case hd.Kind == wire.Reduce:
+			return h.reduce(p)
+		}
+		return h.reduced(p)
 	}
 	payload := len(p.b) - p.frame
 	want := wire.HeadSize + int(hd.Length)
@@ -349,11 +365,7 @@ func (h *Host) absorb(p *packet) Verdict {
 	count := atomic.AddUint64(&out.Count, fresh)
 	// The last to come, not the largest: a damaged stamp is not to stay.
 	atomic.StoreUint64(&out.Stamp, a.Stamp)
-	var now uint64
-	if h.cfg.Now != nil {
-		now = h.cfg.Now()
-	}
-	atomic.StoreUint64(&out.Arrived, now)
+	atomic.StoreUint64(&out.Arrived, h.now())
 	atomic.StoreUint32(&out.Share, a.Share)
 	atomic.StoreUint32(&out.From, uint32(a.From))
 	atomic.AddUint32(&out.Answers, 1)
@@ -361,4 +373,11 @@ func (h *Host) absorb(p *packet) Verdict {
 		return h.end(wire.AbsorbedUp, Pass)
 	}
 	return h.end(wire.Absorbed, Drop)
+}
+
+func (h *Host) now() uint64 {
+	if h.cfg.Now == nil {
+		return 0
+	}
+	return h.cfg.Now()
 }

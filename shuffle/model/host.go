@@ -5,6 +5,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -21,10 +22,11 @@ const (
 	Drop
 	Pass
 	TX
+	Redirect
 )
 
 func (v Verdict) String() string {
-	return [...]string{"aborted", "drop", "pass", "tx"}[v&3]
+	return [...]string{"aborted", "drop", "pass", "tx", "redirect"}[min(v, Redirect)]
 }
 
 // Config is what a Host is made of.
@@ -33,8 +35,14 @@ type Config struct {
 	CPUs   int // 0: 1
 	Port   int // of the receiver's end; 0: shuffle.Port
 	Answer wire.AnswerMode
-	MTU    int           // 0: 1500
-	Now    func() uint64 // nanoseconds, for when acknowledgements arrived; nil: always 0
+	// Broadcasts says that there are programs for broadcasts. Else their frames go up.
+	Broadcasts bool
+	// Reduces says that there are programs for all-reduces too, and with them those for broadcasts.
+	Reduces   bool
+	Interface uint32                                 // that packets come in by; 0: 1
+	Hop       func(netip.AddrPort) (wire.Hop, error) // how packets get to a host; nil: not at all
+	MTU       int                                    // 0: 1500
+	Now       func() uint64                          // nanoseconds, for when acknowledgements arrived; nil: always 0
 	// BeforeClaim is called between find and claim; nil: nothing. It may claim
 	// the frame, as user space on another CPU may.
 	BeforeClaim func(stream, seq uint32)
@@ -53,6 +61,7 @@ type Host struct {
 	next    []int // next index per set
 	answers []uint64
 	reasons [wire.Reasons]uint64
+	ends    ends
 }
 
 var _ shuffle.Kernel = (*Host)(nil)
@@ -67,15 +76,29 @@ func NewHost(cfg Config) *Host {
 	if cfg.MTU == 0 {
 		cfg.MTU = 1500
 	}
+	if cfg.Interface == 0 {
+		cfg.Interface = 1
+	}
+	cfg.Broadcasts = cfg.Broadcasts || cfg.Reduces
 	m := shuffle.NewMemory(cfg.Limits)
 	m.CPUs = cfg.CPUs
 	m.Cells = make([]wire.Cell, cfg.Limits.Targets*cfg.CPUs)
-	return &Host{
+	h := &Host{
 		cfg: cfg, memory: m,
 		jobs:    make([]*wire.Tags, cfg.Limits.Jobs),
 		tables:  map[shuffle.TableID]*shuffle.Table{},
 		answers: make([]uint64, cfg.CPUs),
+		ends:    ends{shared: &shuffle.Ends{}, tokens: map[uint64]uint32{}, contents: map[uint32]*shuffle.Content{}},
 	}
+	if cfg.Broadcasts {
+		h.ends.shared.Regions = make([]wire.Region, cfg.Limits.Regions)
+		h.ends.shared.Casts = make([]wire.Cast, cfg.Limits.Casts)
+		h.ends.marks = make([]uint64, cfg.Limits.Chunks)
+	}
+	if cfg.Reduces {
+		h.ends.groups = make([]wire.Group, cfg.Limits.Groups)
+	}
+	return h
 }
 
 // Memory returns the shared memory.

@@ -42,7 +42,7 @@ type failer interface {
 // newBench opens a stream of 40 frames of shape into a table of 1<<bits slots.
 func newBench(t failer, cfg Config, shape wire.Shape, bits int, ops ...uint8) *bench {
 	t.Helper()
-	cfg.Limits = shuffle.Limits{Streams: 16, Targets: 8, Outgoing: 16, Jobs: 8}
+	cfg.Limits = shuffle.Limits{Streams: 16, Targets: 8, Outgoing: 16, Jobs: 8, Regions: 4, Casts: 4, Chunks: 64}
 	b := &bench{Host: NewHost(cfg), ops: wire.PackOps(ops...)}
 	if err := b.SetJob(testJob, testTags.Job()); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/quernmr/quern/shuffle/segment"
 	"github.com/quernmr/quern/shuffle/wire"
 )
 
@@ -48,8 +49,8 @@ func TestChecksums(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			control := segmentControl()
-			setSegment(control, wire.FrameSize)
+			control := segment.Control()
+			segment.SetSize(control, wire.FrameSize)
 			if _, _, err := from.WriteMsgUDP(make([]byte, 2*wire.FrameSize), control, to.LocalAddr().(*net.UDPAddr)); err != nil {
 				t.Fatalf("a packet of two segments is refused: %v", err)
 			}

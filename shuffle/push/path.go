@@ -14,6 +14,7 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/quernmr/quern/shuffle"
+	"github.com/quernmr/quern/shuffle/segment"
 	"github.com/quernmr/quern/shuffle/wire"
 )
 
@@ -93,7 +94,7 @@ type packet struct {
 func newPath(s *Sender, dest netip.AddrPort, ports []*port) *path {
 	p := &path{
 		sender: s, dest: dest, addr: net.UDPAddrFromAddrPort(dest), ports: ports, signal: make(chan struct{}, 1),
-		window: newWindow(s.opts), segment: segmentation && !s.opts.NoSegmentation, frame: wire.FrameSize,
+		window: newWindow(s.opts), segment: segment.Possible && !s.opts.NoSegmentation, frame: wire.FrameSize,
 	}
 	p.batch.most = packets
 	if p.past = s.opts.Transmitter != nil && dest.Addr().Is4(); p.past {
@@ -101,7 +102,7 @@ func newPath(s *Sender, dest netip.AddrPort, ports []*port) *path {
 	}
 	p.batch.ms = make([]ipv4.Message, p.batch.most)
 	for i := range p.batch.ms {
-		p.batch.ms[i] = ipv4.Message{Buffers: make([][]byte, 1), OOB: segmentControl()}
+		p.batch.ms[i] = ipv4.Message{Buffers: make([][]byte, 1), OOB: segment.Control()}
 	}
 	p.batch.singles = make([]ipv4.Message, p.batch.most*burst)
 	for i := range p.batch.singles {
@@ -468,7 +469,7 @@ func (p *path) flush(at int64) {
 			if k.n == 1 {
 				m.OOB = m.OOB[:0]
 			} else {
-				setSegment(m.OOB, k.size)
+				segment.SetSize(m.OOB, k.size)
 			}
 		}
 		n, err := p.write(ms)
@@ -477,7 +478,7 @@ func (p *path) flush(at int64) {
 			continue
 		}
 		switch {
-		case refusesSegments(err) && b.packets[i].n > 1:
+		case segment.Refused(err) && b.packets[i].n > 1:
 			p.segment = false
 			p.refused = !tooLargeSegments(err)
 			p.sender.opts.Log.Info("the way to a receiver does not take UDP_SEGMENT; frames go one by one", "dest", p.dest, "error", err)
@@ -556,7 +557,7 @@ func (p *path) failed(at int64, k *packet, err error) {
 	case tooLarge(err):
 		// Larger frames go the other way from now on.
 		p.frame = k.size - 1
-		p.segment = segmentation && !p.refused && !p.sender.opts.NoSegmentation && !slices.ContainsFunc(p.pushes, func(u *push) bool { return u.generic })
+		p.segment = segment.Possible && !p.refused && !p.sender.opts.NoSegmentation && !slices.ContainsFunc(p.pushes, func(u *push) bool { return u.generic })
 		p.sender.opts.Log.Info("frames are too large for the way to a receiver; they go over its control connection", "dest", p.dest, "size", k.size)
 		for _, e := range p.batch.entries[k.first : k.first+k.n] {
 			if !e.s.known.has(e.f) && !e.s.tcp.has(e.f) {

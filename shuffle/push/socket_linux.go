@@ -3,13 +3,10 @@
 package push
 
 import (
-	"encoding/binary"
 	"errors"
 
 	"golang.org/x/sys/unix"
 )
-
-const segmentation = true
 
 // tune asks for what helps and can be done without.
 func tune(fd uintptr, six bool) {
@@ -25,30 +22,6 @@ func tune(fd uintptr, six bool) {
 		return
 	}
 	_ = unix.SetsockoptInt(f, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
-}
-
-// segmentControl returns the control message that has a packet cut in segments.
-// Sockets keep their checksums on: the kernel refuses to cut without.
-func segmentControl() []byte {
-	b := make([]byte, unix.CmsgSpace(2))
-	if unix.SizeofCmsghdr == 16 {
-		binary.NativeEndian.PutUint64(b, uint64(unix.CmsgLen(2)))
-	} else {
-		binary.NativeEndian.PutUint32(b, uint32(unix.CmsgLen(2)))
-	}
-	binary.NativeEndian.PutUint32(b[unix.SizeofCmsghdr-8:], unix.IPPROTO_UDP)
-	binary.NativeEndian.PutUint32(b[unix.SizeofCmsghdr-4:], unix.UDP_SEGMENT)
-	return b
-}
-
-func setSegment(control []byte, size int) {
-	binary.NativeEndian.PutUint16(control[unix.CmsgLen(0):], uint16(size))
-}
-
-// refusesSegments says whether an error means that a packet can't be cut: the
-// device, a tunnel or an old kernel does not know how, or segments are too large.
-func refusesSegments(err error) bool {
-	return errors.Is(err, unix.EIO) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOPROTOOPT)
 }
 
 // tooLargeSegments says whether such an error may be due to their size: a frame

@@ -6,15 +6,7 @@ package push
 
 import "errors"
 
-const segmentation = false
-
 func tune(uintptr, bool) {}
-
-func segmentControl() []byte { return nil }
-
-func setSegment([]byte, int) {}
-
-func refusesSegments(error) bool { return false }
 
 func tooLargeSegments(error) bool { return false }
 

@@ -3,7 +3,8 @@
 // Package receive is the receiving end of a host's streams: it opens them,
 // takes what frames the kernel leaves to user space, looks after the tables
 // that programs fold into, and gives each target's keys once, in order, when all
-// of its streams are folded. Without a kernel's help it is the whole path.
+// of its streams are folded. Without a kernel's help it is the whole path. What else
+// comes to the port of frames, it hands on; and others may send from there.
 //
 // # Who may touch what
 //

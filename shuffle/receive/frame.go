@@ -23,16 +23,10 @@ const (
 )
 
 func reasonName(r wire.Reason) string {
-	if int(r) < len(reasonNames) {
-		return reasonNames[r]
+	if r == busy {
+		return "busy"
 	}
-	return "unknown"
-}
-
-var reasonNames = [...]string{
-	"foreign", "malformed", "token", "sequence", "tag", "duplicate", "up: shape", "up: table", "up: full", "up: chain", "folded",
-	"lost claim", "torn", "answered", "answer up", "answer failed", "probed", "absorbed", "absorbed up", "stray acknowledgement",
-	"acknowledgement's tag", "busy",
+	return r.String()
 }
 
 // hand is what one goroutine needs to take frames. It keeps a target's lock from
@@ -107,7 +101,7 @@ func (h *hand) read() {
 // packet takes what one read brought: a frame, or several that were joined.
 func (h *hand) packet(b, control []byte, from net.Addr) {
 	step := len(b)
-	if n := segment(control); n > 0 {
+	if n := joinedSize(control); n > 0 {
 		step = n
 	}
 	for len(b) > 0 {
@@ -156,6 +150,14 @@ func (h *hand) frame(b, control []byte, from net.Addr) {
 			h.answers[h.n-1].Buffers[0] = b
 			h.send() // before b is read into again
 		}
+	case wire.Broadcast, wire.BroadcastAck, wire.Reduce, wire.Reduced:
+		other := h.r.opts.Other
+		if other == nil {
+			h.counts[wire.AckStray].Add(1)
+			return
+		}
+		h.letGo() // nobody knows how long it takes
+		other(b, addressOf(from))
 	default:
 		h.counts[wire.AckStray].Add(1)
 	}

@@ -5,6 +5,7 @@ package receive
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"runtime"
 
@@ -49,7 +50,13 @@ type Options struct {
 	InFlight int
 	// TableBits bounds log2 of a table's slots. 0: wire.MaxBits.
 	TableBits int
-	Log       *slog.Logger // nil: silent
+	// Other takes what comes to the port and is not of streams: chunks of broadcasts and
+	// their answers, parts and results of all-reduces. Heads were checked, tags were not. Several goroutines
+	// call it, also before New has returned and until Close does. The frame is the
+	// caller's again afterwards, and may be changed until then. nil: such frames
+	// are counted as strays.
+	Other func(frame []byte, from netip.AddrPort)
+	Log   *slog.Logger // nil: silent
 
 	usage func(*shuffle.Table) (used, pairs uint64) // for tests
 }

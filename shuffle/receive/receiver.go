@@ -40,12 +40,14 @@ type Receiver struct {
 	mem     *shuffle.Memory
 	arena   *pairs.Arena
 	sockets []*socket
+	outlet  *outlet // nil: frames leave by the first of sockets
 	port    int
 	dir     *scratch.Folder // of runs
 	tables  *tables
 
 	bySlot []atomic.Pointer[stream] // open streams, for readers
 	nonce  atomic.Uint64            // answers made
+	whole  sync.Map                 // addresses (netip.Addr) to which packets can't be cut
 
 	ending sync.Mutex     // is held while the receiver ends
 	calls  sync.WaitGroup // calls that look at the memory; see enter
@@ -137,6 +139,7 @@ func New(opts Options) (_ *Receiver, err error) {
 	if r.sockets, r.port, err = listen(opts.Listen, opts.Port, opts.Readers, opts.ReceiveBuffer); err != nil {
 		return nil, err
 	}
+	r.outlet = newOutlet(r.sockets)
 	if r.opts.InFlight <= 0 {
 		for _, s := range r.sockets {
 			r.opts.InFlight += s.buffer / packetCost
@@ -513,6 +516,7 @@ func (r *Receiver) end(keep bool) error {
 	for _, s := range r.sockets {
 		s.conn.Close()
 	}
+	r.outlet.close()
 	r.readers.Wait()
 	failed := r.endTargets(keep)
 	r.calls.Wait() // what they waited for is over
@@ -559,6 +563,7 @@ func (r *Receiver) release() error {
 	for _, s := range r.sockets {
 		s.conn.Close()
 	}
+	r.outlet.close()
 	if r.dir != nil {
 		failed = r.dir.Close()
 	}

@@ -4,9 +4,13 @@ package receive
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"golang.org/x/sys/unix"
 )
+
+// sharesPorts says whether several sockets can have one port.
+const sharesPorts = true
 
 // controlRoom is room for the control messages of a packet: its local address
 // and the size of joined ones.
@@ -63,8 +67,8 @@ func nextControl(b []byte) (c control, rest []byte, ok bool) {
 	return c, b[min(len(b), unix.CmsgSpace(n-unix.CmsgLen(0))):], true
 }
 
-// segment returns the size of the packets that were joined, 0 if there was one alone.
-func segment(b []byte) int {
+// joinedSize returns the size of the packets that were joined, 0 if there was one alone.
+func joinedSize(b []byte) int {
 	for {
 		c, rest, ok := nextControl(b)
 		switch {
@@ -76,6 +80,9 @@ func segment(b []byte) int {
 		b = rest
 	}
 }
+
+// tooLarge says whether an error is about a packet that the way to a host does not take.
+func tooLarge(err error) bool { return errors.Is(err, unix.EMSGSIZE) }
 
 // appendSource appends the control message that makes an answer leave from the
 // address that a packet, with control messages b, came to.

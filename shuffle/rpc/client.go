@@ -37,7 +37,7 @@ type client struct {
 // NewClient returns a Control that asks the server at the other end of conn,
 // which stays its owner's. It may be used by many goroutines at once.
 func NewClient(conn *grpc.ClientConn) shuffle.Control {
-	return &client{shufflepb.NewControlClient(conn), conn.Target()}
+	return &client{shufflepb.NewControlClient(timely{conn}), nameOf(conn.Target())}
 }
 
 func (c *client) err(method string, err error) error { return unpack(c.target, method, err) }
@@ -48,10 +48,7 @@ func (c *client) Endpoint(ctx context.Context) (shuffle.Endpoint, error) {
 	if err != nil {
 		return shuffle.Endpoint{}, c.err("Endpoint", err)
 	}
-	return shuffle.Endpoint{
-		Port: int(e.GetPort()), Kernel: e.GetKernel(), Generic: e.GetGeneric(),
-		Frame: int(min(e.GetFrame(), 1<<30)), Window: int(min(e.GetWindow(), 1<<30)),
-	}, nil
+	return unpackEndpoint(e), nil
 }
 
 // OpenJob implements shuffle.Control.

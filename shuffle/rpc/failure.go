@@ -29,18 +29,23 @@ var kinds = []struct {
 	{shuffle.ErrUnknown, codes.NotFound, func(f *shufflepb.Failure) *bool { return &f.Unknown }},
 	{shuffle.ErrRefused, codes.FailedPrecondition, func(f *shufflepb.Failure) *bool { return &f.Refused }},
 	{shuffle.ErrBusy, codes.ResourceExhausted, func(f *shufflepb.Failure) *bool { return &f.Busy }},
+	{shuffle.ErrDigest, codes.DataLoss, func(f *shufflepb.Failure) *bool { return &f.Digest }},
 	{context.Canceled, codes.Canceled, func(f *shufflepb.Failure) *bool { return &f.Canceled }},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, func(f *shufflepb.Failure) *bool { return &f.Deadline }},
+}
+
+// shorten returns a text as it may travel.
+func shorten(text string) string {
+	if len(text) > maxText {
+		text = text[:maxText] + "..."
+	}
+	return strings.ToValidUTF8(text, "?")
 }
 
 // pack makes a status of an error.
 func pack(err error) error {
 	if err == nil {
 		return nil
-	}
-	text := err.Error()
-	if len(text) > maxText {
-		text = text[:maxText] + "..."
 	}
 	f := &shufflepb.Failure{}
 	code := codes.Unknown
@@ -49,7 +54,7 @@ func pack(err error) error {
 			*kinds[i].flag(f), code = true, kinds[i].code
 		}
 	}
-	s := status.New(code, strings.ToValidUTF8(text, "?"))
+	s := status.New(code, shorten(err.Error()))
 	if code != codes.Unknown {
 		if with, err := s.WithDetails(f); err == nil {
 			s = with
@@ -67,6 +72,15 @@ type remoteError struct {
 
 func (e *remoteError) Error() string   { return e.text }
 func (e *remoteError) Unwrap() []error { return e.kinds }
+
+// nameOf returns what people know the server of a connection's target by: of "passthrough:///host:port" the
+// host and port alone.
+func nameOf(target string) string {
+	if _, endpoint, ok := strings.Cut(target, ":///"); ok {
+		return endpoint
+	}
+	return target
+}
 
 // unpack returns the error that a call's status stands for.
 func unpack(target, method string, err error) error {

@@ -503,3 +503,31 @@ func FuzzMessages(f *testing.F) {
 		_ = err // either is fine
 	})
 }
+
+// hasty is a connection whose far end notices that a call's time is up before this one does.
+type hasty struct{ grpc.ClientConnInterface }
+
+func (hasty) Invoke(context.Context, string, any, any, ...grpc.CallOption) error {
+	return status.Error(codes.Canceled, "stream terminated by RST_STREAM with error code: CANCEL")
+}
+
+// TestDeadlineOfTheOtherClock has a receiver's clock end calls.
+func TestDeadlineOfTheOtherClock(t *testing.T) {
+	soon, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := (timely{hasty{}}).Invoke(soon, "", nil, nil); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("at the deadline: %v", err)
+	}
+	late, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	for name, ctx := range map[string]context.Context{"no deadline": t.Context(), "an hour left": late} {
+		if err := (timely{hasty{}}).Invoke(ctx, "", nil, nil); status.Code(err) != codes.Canceled {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	gone, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	cancel()
+	if err := (timely{hasty{}}).Invoke(gone, "", nil, nil); status.Code(err) != codes.Canceled {
+		t.Errorf("canceled: %v", err)
+	}
+}

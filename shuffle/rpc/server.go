@@ -32,7 +32,7 @@ func (s *Server) Endpoint(ctx context.Context, _ *shufflepb.EndpointRequest) (*s
 	if err != nil {
 		return nil, pack(err)
 	}
-	return &shufflepb.EndpointReply{Port: uint32(e.Port), Kernel: e.Kernel, Generic: e.Generic, Frame: uint32(e.Frame), Window: uint32(e.Window)}, nil
+	return packEndpoint(&e), nil
 }
 
 // done makes the answer of calls that return an error alone.

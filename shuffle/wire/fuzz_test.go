@@ -31,9 +31,11 @@ func seeds(f *testing.F) {
 	f.Add(large)
 	f.Add(PutAck(make([]byte, AckFrame), Head{Magic: Magic, Version: 1, Token: 1}, AckBody{From: 1}, testTags))
 	f.Add(PutProbe(make([]byte, FrameSize), 1, 2, 96, 3))
-	chunk, _ := PutChunk(make([]byte, FrameSize), head, BroadcastBody{Total: 1}, []byte("data"), testTags)
-	f.Add(chunk)
-	f.Add(PutChunkAck(make([]byte, AckFrame), head, BroadcastBody{Total: 1}, testTags))
+	chunk, _ := PutChunk(make([]byte, FrameSize), head, Chunk{Total: 1, Chain: ChainAll}, []byte("data"), testTags)
+	f.Add(bytes.Clone(chunk))
+	PassChunk(chunk, 3, 9, testTags)
+	f.Add(bytes.Clone(chunk))
+	f.Add(AnswerChunk(chunk, testTags))
 }
 
 // What is read from a frame, put together again, is the frame.
@@ -176,12 +178,29 @@ func FuzzChunk(f *testing.F) {
 			if again, err = PutChunk(again, h, c, data, testTags); err != nil {
 				t.Fatal(err)
 			}
+			copy(again[offTag:], b[offTag:offTag+8])
+			if !bytes.Equal(again, b) {
+				t.Fatalf("got  %x\nwant %x", again, b)
+			}
+			// A member makes something of it that the next one reads, and of that an answer.
+			PassChunk(again, 5, 63, testTags)
+			if h2, c2, data2, err := ParseChunk(again); h.Hop+1 < MaxChains && (err != nil || h2.Hop != h.Hop+1 || c2.Group != c.Group|1<<63 || !bytes.Equal(data2, data)) {
+				t.Fatal(h2, c2, err)
+			}
+			again = AnswerChunk(again, testTags)
+			if h, c, _, err = ParseChunk(again); err != nil {
+				t.Fatal(err)
+			}
 		} else {
-			again = PutChunkAck(again, h, c, testTags)
+			h.Put(again)
+			c.Put(again[HeadSize:])
+			again = again[:AnswerFrame]
+			if !bytes.Equal(again, b) {
+				t.Fatalf("got  %x\nwant %x", again, b)
+			}
 		}
-		copy(again[offTag:], b[offTag:offTag+8])
-		if !bytes.Equal(again, b) {
-			t.Fatalf("got  %x\nwant %x", again, b)
+		if c.Bytes != 0 || h.Kind != BroadcastAck || c.Place < c.First {
+			t.Fatal(h, c)
 		}
 	})
 }

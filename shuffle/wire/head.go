@@ -70,7 +70,7 @@ func ParseHead(b []byte) (Head, error) {
 		return h, ErrMagic
 	case h.Version != Version:
 		return h, fmt.Errorf("%w: version %d, not %d", ErrVersion, h.Version, Version)
-	case h.Kind < Data || h.Kind > Answer:
+	case h.Kind < Data || h.Kind > Reduced:
 		return h, fmt.Errorf("%w: %d", ErrKind, h.Kind)
 	case h.Zero != 0 || h.Zero2 != 0:
 		return h, fmt.Errorf("%w: bytes that must be 0 are not", ErrFormat)
@@ -104,7 +104,9 @@ func (h *Head) check() error {
 	case ProbeReply:
 		counts = h.Count == FromKernel || h.Count == FromUser
 	case Broadcast, BroadcastAck:
-		low = BroadcastHead
+		low = ChunkHead
+	case Reduce, Reduced:
+		low = PartHead + BodyStep
 	}
 	switch {
 	case h.Kind != Data && h.Shape != 0:

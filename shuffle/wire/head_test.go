@@ -65,6 +65,12 @@ func TestLayoutsAreTheStructs(t *testing.T) {
 		if !bytes.Equal(got, raw) {
 			t.Fatalf("body %x came out as %x", raw, got)
 		}
+		var c Chunk
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&c)), ChunkHead), raw)
+		c.Put(got)
+		if !bytes.Equal(got[:ChunkHead], raw[:ChunkHead]) || ReadChunk(raw) != c {
+			t.Fatalf("chunk %x came out as %x", raw[:ChunkHead], got[:ChunkHead])
+		}
 	})
 	for _, s := range []struct {
 		what      string
@@ -81,6 +87,16 @@ func TestLayoutsAreTheStructs(t *testing.T) {
 		{"Outgoing", unsafe.Sizeof(Outgoing{}), 128 + 512},
 		{"Cell.Shift", unsafe.Offsetof(Cell{}.Shift), 16},
 		{"Stream.Seen", unsafe.Offsetof(Stream{}.Seen), 128},
+		{"Chunk", unsafe.Sizeof(Chunk{}), ChunkHead},
+		{"Hop", unsafe.Sizeof(Hop{}), 64},
+		{"Region", unsafe.Sizeof(Region{}), 192},
+		{"Cast", unsafe.Sizeof(Cast{}), 128 + 64*(8+4+64)},
+		{"Event", unsafe.Sizeof(Event{}), 16},
+		{"Part", unsafe.Sizeof(Part{}), PartHead},
+		{"Group", unsafe.Sizeof(Group{}), 256},
+		{"Group.Hops", unsafe.Offsetof(Group{}.Hops), 128},
+		{"Region.Hops", unsafe.Offsetof(Region{}.Hops), 64},
+		{"Cast.Want", unsafe.Offsetof(Cast{}.Want), 128},
 		{"Outgoing.Acked", unsafe.Offsetof(Outgoing{}.Acked), 128},
 	} {
 		if s.got != s.want {
@@ -152,7 +168,7 @@ func TestParseHead(t *testing.T) {
 		{"another magic", with(data(0, 1, 64), func(h *Head) { h.Magic++ }), ErrMagic},
 		{"another version", with(data(0, 1, 64), func(h *Head) { h.Version = 2 }), ErrVersion},
 		{"kind 0", of(0, 0, 64), ErrKind},
-		{"kind 8", of(8, 0, 64), ErrKind},
+		{"kind 10", of(10, 0, 64), ErrKind},
 		{"zero", with(data(0, 1, 64), func(h *Head) { h.Zero = 1 }), ErrFormat},
 		{"zero2", with(data(0, 1, 64), func(h *Head) { h.Zero2 = 0x100 }), ErrFormat},
 		{"flag", with(data(0, 1, 64), func(h *Head) { h.Flags = 1 }), nil},

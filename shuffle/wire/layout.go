@@ -44,8 +44,10 @@ const (
 	Probe                        // is the kernel's path open both ways?
 	ProbeReply                   // a probe, turned around
 	Broadcast                    // a chunk of a broadcast
-	BroadcastAck                 // the last chunk of a chain, turned around
+	BroadcastAck                 // a chunk that the last member of a chain has, without its data, to the source
 	Answer                       // never on the wire: the kernel asks user space to send this acknowledgement
+	Reduce                       // all-reduce: what one member has of a block, to the member that reduces it
+	Reduced                      // all-reduce: a block's result, from member to member
 )
 
 // Head is the start of every frame, behind the UDP header. Its first
@@ -57,8 +59,8 @@ type Head struct {
 	Count   uint8 // pairs of a keyed or long frame, else 0
 	Version uint8
 	Token   uint64 // of the stream; never 0
-	Stream  uint32 // slot at the receiver
-	Seq     uint32 // number of the frame within the stream
+	Stream  uint32 // slot at the receiver; 0 in chunks, which are found by their token
+	Seq     uint32 // number of the frame within the stream; of a chunk: of its transmission
 	Back    uint32 // slot at the sender, echoed by acknowledgements
 	Length  uint16 // bytes of body, padding included
 	Zero    uint16
@@ -171,6 +173,148 @@ type Outgoing struct {
 	Acked   [AckedWords]uint64
 }
 
+// Chunk is the start of the body of a chunk of a broadcast, and of its answer.
+// Data follows, ChunkSize bytes but for the last of a message, then zeros up to
+// a multiple of BodyStep.
+type Chunk struct {
+	Place uint32 // of the chunk in the region, from 0
+	First uint32 // place of its message's first chunk
+	Total uint32 // chunks of the message
+	Bytes uint16 // of data; 0 in an answer
+	Chain uint16 // number below MaxChains, ChainDirect or ChainAll
+	Group uint64 // a bit for each member of the chain that has it
+	Zero  uint64
+}
+
+// Hop says how packets get to a host: what is put into their headers, addresses
+// and ports in network byte order. User space writes it.
+type Hop struct {
+	MACTo, MACFrom   [6]byte
+	Interface        uint32 // 0: programs can't send there, user space does
+	PortTo, PortFrom [2]byte
+	V6               uint8
+	Tail             uint8 // of a region: this is the source, and gets the answer
+	Zero             uint16
+	To, From         [16]byte // an IPv4 address is the first four bytes
+	Spare            uint64
+}
+
+// Region is a member's end of a broadcast. User space writes all but the counts.
+type Region struct {
+	Token   uint64 // 0: closed
+	Job     uint32
+	Content uint32 // index of the map that chunks are stored in
+	Marks   uint32 // index of its first chunk's mark
+	Chunks  uint32 // that it has room for
+	Chain   uint16 // that this member is of
+	Bit     uint8  // of this member in its chain's group
+	Flags   uint8
+	Hop     uint32 // which of Hops is in use
+	Stored  uint64 // chunks stored here by programs
+	Passed  uint64 // chunks sent on by programs, and answers made
+	Spare   [2]uint64
+	Hops    [2]Hop // the next member, or the source behind the last one
+}
+
+// States of a chunk at a member.
+const (
+	MarkNone    = 0
+	MarkWriting = 1 // somebody copies it; set back if that fails
+	MarkStored  = 2 // never written again under this token
+)
+
+// FlagQuiet of a region has programs not tell user space of messages: a wake-up
+// costs more than a chunk does, and it looks at the marks when somebody asks.
+const FlagQuiet = 1
+
+// FlagPump of a cast has programs send the next chunk when an answer comes.
+const FlagPump = 1
+
+// Cast is a source's end of a broadcast. User space opens it and begins messages;
+// programs count answers and send what is next.
+type Cast struct {
+	Token         uint64 // 0: closed
+	Job           uint32
+	Content       uint32 // index of the map that holds what is sent; zeros behind the last byte of a message
+	Marks         uint32 // index of its first chunk's mark
+	Chunks        uint32 // that it has room for
+	Chains        uint32
+	Flags         uint32
+	First         uint32 // the message under way: place of its first chunk
+	Total         uint32 // its chunks; 0: none is under way
+	Bytes         uint32 // of data in its last chunk
+	Transmissions uint32 // counted up atomically for each chunk that leaves, whose number is the count then
+	Done          uint32 // (chunk, chain) that all members have, of the message; both sides count
+	Wake          uint32 // the answer that brings Done to just this goes up to the socket
+	Direct        uint32 // chunks that single members have answered
+	DirectWake    uint32 // the same for those
+	Answers       uint32 // that came, of all kinds
+	Pumped        uint32 // chunks that programs sent
+	Arrived       uint64 // CLOCK_MONOTONIC ns when the last one came
+	Spare         [6]uint64
+	Want          [MaxChains]uint64 // per chain: the bits of its members. User space writes it
+	Next          [MaxChains]uint32 // per chain: the chunk that is sent next, First + Total or more: none; both count up
+	Heads         [MaxChains]Hop    // per chain: its first member
+}
+
+// Event tells a member's user space that a message is stored whole, or that a group has as many results as it waits for.
+type Event struct {
+	Token uint64
+	Slot  uint32
+	First uint32 // of a group: its Stored, as it was then
+}
+
+// Part is the start of the body of both kinds of frames of an all-reduce; values follow. What
+// a group, a block, a slot and a generation are stands in quern.h and docs/protocol.md.
+type Part struct {
+	What    uint32 // hash of the call's number, operation, width and length: all parts of a block have the same
+	Bytes   uint16 // of values, a multiple of their width, not 0
+	Op      uint8  // OpSum, which wraps, OpMin or OpMax
+	Wide    uint8  // 1: values of 8 bytes, 0: of 4; signed
+	Reducer uint8  // number of the member that reduces this block
+	Member  uint8  // whose part it is; in a result 0
+	Zero    uint16
+	Zero2   uint32
+	Zero3   [2]uint64
+}
+
+// Group is a member's end of a group. User space writes all but the counts.
+type Group struct {
+	Token       uint64 // 0: closed
+	Job         uint32
+	Sums        uint32 // content of what is added up here
+	SumMarks    uint32 // index of its first mark
+	Results     uint32 // content of the results of all reducers
+	ResultMarks uint32 // index of its first mark
+	Row         uint32 // elements, and marks, per slot of sums: RowCPU + CPUs + 1
+	Bits        uint8  // log2 of the blocks of a reducer that there is room for
+	Members     uint8
+	Rank        uint8 // number of this member
+	Flags       uint8
+	Hop         uint32 // which of Hops is in use
+	Stored      uint32 // results stored here, of all reducers, by both sides; wraps
+	Wake        uint32 // programs tell of the result that brings Stored to just this
+	Reduced     uint32 // blocks completed here by programs
+	Passed      uint32 // results sent by programs
+	Spare       [9]uint64
+	Hops        [2]Hop // to the member behind this one, the first behind the last
+}
+
+// Limits of all-reduce.
+const (
+	MaxMembers = 32
+	PartHead   = 32 // bytes before the values
+)
+
+// Marks of a slot of what a reducer adds up; see quern.h.
+const (
+	RowWhat    = 0 // low half: Part.What of the generation's first part
+	RowClaimed = 1 // low half: members whose part was claimed
+	RowApplied = 2 // low half: members whose part was added
+	RowResult  = 3 // low half: MarkNone, MarkWriting or MarkStored
+	RowCPU     = 4 // and on: generation of what a CPU has added up; user space's is the last
+)
+
 // Operations of lanes as streams name them.
 const (
 	OpSum      = 0 // wraps; carries are counted in the slot
@@ -206,26 +350,49 @@ type Reason uint32
 
 // The reasons, in the order of enum quern_reason.
 const (
-	Foreign      Reason = iota // not ours: passed
-	Malformed                  // lengths or fields do not fit: dropped
-	BadToken                   // no stream with that token: dropped
-	BadSeq                     // number beyond the stream: dropped
-	BadTag                     // tag does not match: dropped
-	Duplicate                  // claimed before: dropped, or answered
-	UpShape                    // a shape or stream that the kernel does not fold: up
-	UpTable                    // no table on this CPU: up
-	UpFull                     // a key found no place: up
-	UpChain                    // a tail call failed before the claim: up
-	Folded                     // folded
-	LostClaim                  // user space claimed it between the passes: dropped, or answered
-	Torn                       // claimed and not wholly applied
-	Answered                   // acknowledgement made
-	AnswerUp                   // acknowledgement left to user space
-	AnswerFailed               // packet could not be shrunk: dropped
-	Probed                     // probe turned around
-	Absorbed                   // acknowledgement taken in
-	AbsorbedUp                 // the same, and passed up to wake the sender
-	AckStray                   // acknowledgement for no open slot: dropped
-	AckTag                     // acknowledgement with a wrong tag: dropped
-	Reasons                    // how many there are
+	Foreign       Reason = iota // not ours: passed
+	Malformed                   // lengths or fields do not fit: dropped
+	BadToken                    // no stream with that token: dropped
+	BadSeq                      // number beyond the stream: dropped
+	BadTag                      // tag does not match: dropped
+	Duplicate                   // claimed before: dropped, or answered
+	UpShape                     // a shape or stream that the kernel does not fold: up
+	UpTable                     // no table on this CPU: up
+	UpFull                      // a key found no place: up
+	UpChain                     // a tail call failed before the claim: up
+	Folded                      // folded
+	LostClaim                   // user space claimed it between the passes: dropped, or answered
+	Torn                        // claimed and not wholly applied
+	Answered                    // acknowledgement made
+	AnswerUp                    // acknowledgement left to user space
+	AnswerFailed                // packet could not be shrunk: dropped
+	Probed                      // probe turned around
+	Absorbed                    // acknowledgement taken in
+	AbsorbedUp                  // the same, and passed up to wake the sender
+	AckStray                    // acknowledgement for no open slot, answer to no chunk under way: dropped
+	AckTag                      // acknowledgement with a wrong tag: dropped
+	UpRegion                    // chunk or answer of a broadcast that programs have no end of: up
+	ChunkTag                    // chunk with a wrong tag: dropped
+	ChunkPlace                  // chunk beyond the region, or of another chain: dropped
+	ChunkBusy                   // chunk that another CPU is storing: dropped
+	Stored                      // chunk stored; what became of it then is noted too
+	StoredBefore                // chunk that was here already; the same
+	PassedOn                    // chunk sent to the next member
+	ChainAnswered               // chunk turned into an answer to the source
+	UpHop                       // chunk that user space is to send on or to answer: up
+	Collected                   // answer taken in by the source
+	CollectedUp                 // the same, and passed up to wake it
+	Pumped                      // answer made into the next chunk
+	UpGroup                     // frame of an all-reduce that programs have no end of, or can't serve on this CPU: up
+	PartTag                     // of an all-reduce, with a wrong tag: dropped
+	PartStray                   // of an all-reduce, of an older generation, of no member, or not for this member: dropped
+	PartDiffers                 // part of another call than the block's first one: up
+	PartBefore                  // part that was claimed before, of a block that is not complete: dropped
+	Added                       // part added; that it made its block whole is noted too
+	BlockReduced                // block completed by the part that was added, and its result sent; that it can't be sent is noted too
+	ResultAgain                 // part that was claimed before, turned into the block's result
+	ResultStored                // result stored; sent on is noted too
+	ResultBefore                // result that was here before, or is being stored: dropped
+	ResultPassed                // result sent on to the next member
+	Reasons                     // how many there are
 )

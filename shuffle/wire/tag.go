@@ -48,8 +48,10 @@ func (t *Tags) Pad(token uint64, kind Kind, hop uint8, nonce uint64) uint64 {
 	var m [16]byte
 	le.PutUint64(m[:8], token)
 	le.PutUint64(m[8:], uint64(kind)<<56|uint64(hop)<<48|nonce)
-	return siphash.Hash(t.job.Sip0, t.job.Sip1, m[:])
+	return t.sip(m[:])
 }
+
+func (t *Tags) sip(m []byte) uint64 { return siphash.Hash(t.job.Sip0, t.job.Sip1, m) }
 
 // Tag returns the tag of a frame: head and body, at least HeadSize + the body's
 // length, which is at most BodySize. It reads token, kind and hop from the head.

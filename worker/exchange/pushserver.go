@@ -39,15 +39,15 @@ func (x *Exchange) Push(req *api.PushRequest, stream grpc.ServerStreamingServer[
 	if err != nil {
 		return status.Errorf(codes.Unavailable, "exchange: reach the receiver at %s: %v", req.GetReceiver(), err)
 	}
-	dest, err := hostOf(ctx, req.GetReceiver())
+	dest, err := HostOf(ctx, req.GetReceiver())
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return x.push(ctx, req, rpc.Once(rpc.NewClient(conn)), dest, stream.Send)
 }
 
-// hostOf returns the address of a host:port.
-func hostOf(ctx context.Context, address string) (netip.Addr, error) {
+// HostOf returns the address of a host:port.
+func HostOf(ctx context.Context, address string) (netip.Addr, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("exchange: %q is no host:port: %w", address, err)

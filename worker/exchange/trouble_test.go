@@ -281,7 +281,7 @@ func TestBegunAnew(t *testing.T) {
 
 func mustHost(t *testing.T, address string) netip.Addr {
 	t.Helper()
-	a, err := hostOf(t.Context(), address)
+	a, err := HostOf(t.Context(), address)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,20 +94,25 @@ func members(session int) (pids []int) {
 	return pids
 }
 
-// taken is how much memory of a process is no file's, in memory or swapped out.
-func taken(pid int) (sum int64) {
+// taken is how much memory of a process is no file's, in memory or swapped out, and how much
+// is one's that is kept in memory.
+func taken(pid int) (own, shared int64) {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	for line := range strings.Lines(string(status)) {
 		name, rest, _ := strings.Cut(line, ":")
 		if name == "RssAnon" || name == "RssShmem" || name == "VmSwap" {
 			kib, _ := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			sum += kib << 10
+			if name == "RssShmem" {
+				shared += kib << 10
+			} else {
+				own += kib << 10
+			}
 		}
 	}
-	return sum
+	return own, shared
 }
 
 // clear kills what is left of a session, and what carries dir's mark, until

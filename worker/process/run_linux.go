@@ -67,6 +67,7 @@ func Run(ctx context.Context, spec Spec) (*task.Reply, error) {
 
 type child struct {
 	spec   Spec
+	shared int64 // bytes of side inputs that are in every process's sum of memory
 	cmd    *exec.Cmd
 	conn   *task.Conn
 	ended  chan struct{} // it was reaped
@@ -78,6 +79,8 @@ type child struct {
 
 	hello atomic.Bool  // it has reached its call of Run
 	moves atomic.Int64 // how often it came on
+	waits atomic.Int64 // what it asked and was not answered yet
+	asked atomic.Int64 // the same, with what it does not stand still for
 	reply *task.Reply  // the last one
 	state *os.ProcessState
 }
@@ -103,6 +106,7 @@ func (c *child) start() error {
 		_, _ = read.Close(), write.Close()
 		return &Error{Kind: System, Message: err.Error(), Err: err}
 	}
+	c.handOn(cmd)
 	c.cmd, c.conn, c.logged = cmd, conn, make(chan struct{})
 	started := make(chan error)
 	go c.live(started)
@@ -124,6 +128,40 @@ func (c *child) start() error {
 		_ = read.SetReadDeadline(time.Now().Add(time.Second))
 	}()
 	return nil
+}
+
+// handOn has the child inherit the side inputs, and the request tell where they are.
+func (c *child) handOn(cmd *exec.Cmd) {
+	req := *c.spec.Request
+	req.SideInputs = nil
+	for _, in := range c.spec.SideInputs {
+		req.SideInputs = append(req.SideInputs, task.HandOn(cmd, in.Name, in.File, in.Offset, in.Size))
+		c.shared += inMemory(in)
+	}
+	if req.Gang != nil {
+		g := *req.Gang
+		g.Vector = task.HandOnVector(cmd, c.spec.Vector)
+		req.Gang = &g
+	}
+	c.spec.Request = &req
+}
+
+// inMemory is how many bytes of a side input count as memory of each process that maps it,
+// though they are there once, and are this process's: of files in memory.
+func inMemory(in SideInput) int64 {
+	if in.File == nil {
+		return 0
+	}
+	var fs unix.Statfs_t
+	raw, err := in.File.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	failed := raw.Control(func(fd uintptr) { err = unix.Fstatfs(int(fd), &fs) })
+	if failed != nil || err != nil || fs.Type != unix.TMPFS_MAGIC {
+		return 0
+	}
+	return in.Size + int64(os.Getpagesize()) // which it may begin within
 }
 
 // live is the child's life, on a thread that is nobody else's.
@@ -198,6 +236,9 @@ func (c *child) kill(why error) {
 	}
 }
 
+// maxAsked is how many questions of a member of a gang may be open. A program of ours asks one or two things at a time.
+const maxAsked = 64
+
 // converse sends the request and hears the child out.
 func (c *child) converse() {
 	sent := make(chan struct{})
@@ -232,6 +273,29 @@ func (c *child) converse() {
 			if c.spec.Progress != nil {
 				c.spec.Progress(*r.Progress)
 			}
+		case r.Ready != nil || r.Sum != nil || r.Keep != nil:
+			if c.spec.Request.Gang == nil {
+				c.kill(&Error{Kind: Unfit, Message: "the program takes itself for a member of a gang, which it is not: build it anew with the workers' version of the library"})
+				return
+			}
+			if c.asked.Add(1) > maxAsked {
+				c.kill(&Error{Kind: Unfit, Message: "the program asks and does not read the answers: build it anew with the workers' version of the library"})
+				return
+			}
+			waits := r.Keep == nil
+			if waits {
+				c.waits.Add(1)
+			}
+			c.spec.Member(r, func(a *task.Answer) {
+				go func() { // the program may not read it, and whoever answers can't wait for that
+					_ = c.conn.Send(a) // or has ended
+					c.asked.Add(-1)
+					if waits {
+						c.moves.Add(1)
+						c.waits.Add(-1)
+					}
+				}()
+			})
 		default:
 			c.reply = r
 			return
@@ -261,7 +325,7 @@ func (c *child) watch(ctx context.Context, replied <-chan struct{}) {
 			now := time.Now()
 			still += min(now.Sub(before), 2*look)
 			before = now
-			if n := c.moves.Load(); n != moves {
+			if n := c.moves.Load(); n != moves || c.waits.Load() > 0 {
 				moves, still = n, 0
 			}
 			switch {
@@ -282,12 +346,18 @@ func (c *child) watch(ctx context.Context, replied <-chan struct{}) {
 	}
 }
 
+// taken is how much memory a process has taken that is no file's and no side input's.
+func (c *child) taken(pid int) int64 {
+	own, shared := taken(pid)
+	return own + max(0, shared-c.shared)
+}
+
 // weigh kills the child if it takes too much memory.
 func (c *child) weigh() {
 	pid := c.cmd.Process.Pid
-	sum := taken(pid)
+	sum := c.taken(pid)
 	for _, p := range members(pid) {
-		sum += taken(p)
+		sum += c.taken(p)
 	}
 	if sum > c.spec.Memory {
 		c.kill(&Error{Kind: Memory, Message: fmt.Sprintf("the program took %s of memory, its limit is %s, and was killed: give its tasks more, or have it hold less",

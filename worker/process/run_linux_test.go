@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -101,6 +103,27 @@ func program(what string) {
 		sid, _ := unix.Getsid(0)
 		result(append(os.Environ(), "wd="+wd, fmt.Sprintf("core=%d", st.Cur), fmt.Sprintf("umask=%03o", mask), "stdin="+in,
 			fmt.Sprintf("leader=%v", sid == os.Getpid() && unix.Getpgrp() == os.Getpid()), "request="+req.Job)...)
+	case "sides": // what they hold, in memory where they lie
+		var notes []string
+		for _, in := range req.SideInputs {
+			content, _, err := in.Map()
+			if err != nil {
+				notes = append(notes, err.Error())
+				continue
+			}
+			sum := 0
+			for _, b := range content {
+				sum += int(b)
+			}
+			notes = append(notes, fmt.Sprintf("%s %d %d %q", in.Name, len(content), sum, content[:min(7, len(content))]))
+		}
+		if os.Getenv("THEN") == "stay" {
+			for i := range 10 { // long enough to be weighed
+				say(&task.Reply{Progress: &task.Progress{Records: int64(i)}})
+				time.Sleep(look)
+			}
+		}
+		result(notes...)
 	case "files":
 		n := 0
 		for { // it was asked for by the hello, which may not have been heard yet
@@ -117,6 +140,36 @@ func program(what string) {
 			n++
 		}
 		result(strconv.Itoa(n))
+	case "member", "hanging member": // of a gang, who doubles five values
+		fd := -1
+		if req.Gang != nil {
+			fd = req.Gang.Vector
+		}
+		say(&task.Reply{Ready: &task.Ready{Rounds: -1}})
+		group, err := h.Answer()
+		if err != nil || group.Group == nil {
+			result(fmt.Sprint(group, err))
+			return
+		}
+		vec := task.OpenVector(fd)
+		list, err := vec.Int64(5, true)
+		if err != nil {
+			result(err.Error())
+			return
+		}
+		for i := range list {
+			list[i] = int64(i)
+		}
+		say(&task.Reply{Sum: &task.AllReduce{Width: 8, Count: 5}})
+		sum, err := h.Answer()
+		if what == "hanging member" { // it was answered
+			time.Sleep(time.Hour)
+		}
+		result(fmt.Sprintf("%+v %+v %v %v", *group.Group, *sum.Reduced, err, list))
+	case "pushy member": // who does not read what it is told
+		for {
+			say(&task.Reply{Ready: &task.Ready{}})
+		}
 	case "error":
 		say(&task.Reply{Error: &task.Error{Message: "line 7 is no number", Permanent: true}})
 	case "panic":
@@ -319,6 +372,27 @@ func TestFailures(t *testing.T) {
 		{program: "leak", change: func(s *Spec) { s.Memory = 64 << 20 }, kind: Memory, contains: []string{"its limit is 64 MiB"}},
 		{program: "leakchild", change: func(s *Spec) { s.Memory = 64 << 20 }, kind: Memory, contains: []string{"its limit is 64 MiB"}},
 		{program: "old", kind: Unfit, contains: []string{"speaks version 0 of the task protocol and this worker version 1"}},
+		{program: "member", kind: Unfit, contains: []string{"takes itself for a member of a gang"}},
+		{program: "hanging member", change: func(s *Spec) {
+			memory, err := os.CreateTemp(s.Dir, "vector")
+			if err != nil {
+				panic(err)
+			}
+			s.Request.Gang, s.Vector, s.StallTimeout = &task.GangRequest{Size: 2}, memory, time.Second
+			s.Member = func(r *task.Reply, answer func(*task.Answer)) {
+				answer(&task.Answer{Group: &task.Group{}, Reduced: &task.Reduced{}})
+			}
+		}, kind: Stalled, contains: []string{"no progress for 1s"}},
+		{program: "pushy member", change: func(s *Spec) {
+			memory, err := os.CreateTemp(s.Dir, "vector")
+			if err != nil {
+				panic(err)
+			}
+			s.Request.Gang, s.Vector = &task.GangRequest{Size: 2}, memory
+			s.Member = func(_ *task.Reply, answer func(*task.Answer)) {
+				answer(&task.Answer{Reduced: &task.Reduced{Error: strings.Repeat("x", 1000)}})
+			}
+		}, kind: Unfit, contains: []string{"asks and does not read the answers"}},
 		{program: "garbage", kind: Unfit, contains: []string{"hello world"}},
 		{program: "hangup", kind: Crashed, contains: []string{"closed its connection to the worker"}},
 	} {
@@ -363,6 +437,50 @@ func TestProgressKeepsAlive(t *testing.T) {
 	}
 }
 
+// A member of a gang shares memory with this process, and may wait for its answers for as long as it takes.
+func TestMember(t *testing.T) {
+	dir := t.TempDir()
+	s := spec(dir, "member")
+	memory, err := os.CreateTemp(t.TempDir(), "vector")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer memory.Close()
+	vec := task.OpenVector(int(memory.Fd()))
+	defer vec.Close()
+	s.Request.Gang, s.Vector, s.StallTimeout = &task.GangRequest{Size: 2}, memory, 300*time.Millisecond
+	if _, err := Run(t.Context(), s); err == nil || !strings.Contains(err.Error(), "without somebody to hear it") {
+		t.Errorf("nobody hears it: %v", err)
+	}
+	s.Member = func(r *task.Reply, answer func(*task.Answer)) {
+		go func() {
+			time.Sleep(time.Second)
+			if r.Ready != nil {
+				answer(&task.Answer{Group: &task.Group{Rank: 1, Size: 2}})
+				return
+			}
+			list, err := vec.Int64(r.Sum.Count, false)
+			if err != nil {
+				t.Error(err)
+			}
+			for i := range list {
+				list[i] *= 2
+			}
+			answer(&task.Answer{Reduced: &task.Reduced{}})
+		}()
+	}
+	r, err := Run(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(r.Commit.Notes, "\n"), "{Rank:1 Size:2} {Error:} <nil> [0 2 4 6 8]"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if s.Request.Gang.Vector != 0 {
+		t.Error("the request was changed")
+	}
+}
+
 func TestNotStarted(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -401,6 +519,9 @@ func TestNotStarted(t *testing.T) {
 		"no request":  {Binary: "x", Dir: dir},
 		"environment": {Binary: "x", Dir: dir, Request: &task.Request{}, Environment: []string{"x"}},
 		"zero byte":   {Binary: "x", Dir: dir, Request: &task.Request{}, Environment: []string{"x=a\x00b"}},
+		"no file":     {Binary: "x", Dir: dir, Request: &task.Request{}, SideInputs: []SideInput{{Name: "x", Size: 1}}},
+		"size":        {Binary: "x", Dir: dir, Request: &task.Request{}, SideInputs: []SideInput{{Name: "x", File: os.Stdin, Size: -1}}},
+		"offset":      {Binary: "x", Dir: dir, Request: &task.Request{}, SideInputs: []SideInput{{Name: "x", File: os.Stdin, Offset: -1}}},
 	} {
 		if _, err := Run(t.Context(), s); err == nil {
 			t.Errorf("%s: no error", name)
@@ -425,11 +546,68 @@ func foreign(t *testing.T, dir string) string {
 	return path
 }
 
+// Side inputs reach the program, from any place of any file that can be mapped, also if it could
+// not be started at first; and what the worker has in memory is not the program's.
+func TestSideInputs(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "inputs")
+	if err := os.WriteFile(path, append(make([]byte, 5000), "a list"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	fd, err := unix.MemfdCreate("side input", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory := os.NewFile(uintptr(fd), "side input")
+	defer memory.Close()
+	const large = 96 << 20
+	if err := memory.Truncate(large); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := memory.WriteAt([]byte{1, 2, 3}, large-3); err != nil {
+		t.Fatal(err)
+	}
+	s := spec(filepath.Join(dir, "attempt"), "sides", "THEN=stay")
+	if err := os.Mkdir(s.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.Memory = 64 << 20
+	s.SideInputs = []SideInput{{Name: "list", File: file, Offset: 5000, Size: 6}, {Name: "empty"}, {Name: "model", File: memory, Size: large}, {Name: "end", File: memory, Offset: large - 2, Size: 2}}
+	before := *s.Request
+	want := []string{`list 6 573 "a list"`, `empty 0 0 ""`, fmt.Sprintf(`model %d 6 "\x00\x00\x00\x00\x00\x00\x00"`, large), `end 2 5 "\x02\x03"`}
+	r, err := Run(t.Context(), s)
+	if err != nil || !slices.Equal(r.Commit.Notes, want) {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if !reflect.DeepEqual(before, *s.Request) {
+		t.Errorf("the request was changed: %+v", s.Request)
+	}
+	if _, err := file.Stat(); err != nil {
+		t.Errorf("the file was closed: %v", err)
+	}
+	none(t, s.Dir)
+}
+
 // TestBusyBinary has a file executed that somebody still has open for writing, as a child does
 // that was being started when the file was made.
 func TestBusyBinary(t *testing.T) {
 	dir := t.TempDir()
-	s := spec(dir, "slow")
+	s := spec(dir, "sides")
+	list := filepath.Join(dir, "list")
+	if err := os.WriteFile(list, []byte("a list"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in, err := os.Open(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	s.SideInputs = []SideInput{{Name: "list", File: in, Size: 6}}
 	b, err := os.ReadFile(s.Binary)
 	if err != nil {
 		t.Fatal(err)
@@ -446,7 +624,7 @@ func TestBusyBinary(t *testing.T) {
 		t.Skipf("this kernel lets a file be executed that is being written: %v", err)
 	}
 	time.AfterFunc(100*time.Millisecond, func() { _ = f.Close() })
-	if r, err := Run(t.Context(), s); err != nil || len(r.Commit.Notes) != 1 {
+	if r, err := Run(t.Context(), s); err != nil || len(r.Commit.Notes) != 1 || r.Commit.Notes[0] != `list 6 573 "a list"` {
 		t.Errorf("got %v, %v", r, err)
 	}
 }

@@ -41,9 +41,28 @@ type Spec struct {
 	// HelloTimeout is how long the program may take to reach its call of Run; 0:
 	// task.HelloTimeout. StallTimeout is how long its progress may stand still; 0: for ever.
 	HelloTimeout, StallTimeout time.Duration
-	Request                    *task.Request
+	// Request is what the program is asked to do. It is not changed: of its SideInputs the
+	// child gets those of the field below.
+	Request *task.Request
+	// SideInputs are handed on to the child, which maps them.
+	SideInputs []SideInput
 	// Progress, if not nil, is told what the child reports, in order.
 	Progress func(task.Progress)
+	// Vector is memory that a member of a gang shares with this process, for Request.Gang; Member takes what the child says as
+	// one: Ready, Sum and Keep, in order, and must not wait. answer, which may be called once, at any time and from any goroutine, answers it.
+	// As long as Ready and Sum are not answered the child may stand still.
+	Vector *os.File
+	Member func(r *task.Reply, answer func(*task.Answer))
+}
+
+// SideInput is a side input that a child can read.
+type SideInput struct {
+	Name string
+	// File is open for reading, stays the caller's and is kept open until Run returns: an
+	// ordinary file or anything else that can be mapped. Several side inputs may be in one.
+	// It may be nil if Size is 0.
+	File         *os.File
+	Offset, Size int64 // of its content, in bytes
 }
 
 // Kind says in which way an attempt failed that gave no reply.
@@ -92,6 +111,17 @@ func (s Spec) check() (Spec, error) {
 		return s, fmt.Errorf("folder %q: an attempt needs an absolute path", s.Dir)
 	case s.Request == nil:
 		return s, errors.New("no request is given")
+	}
+	for _, in := range s.SideInputs {
+		switch {
+		case in.Size < 0 || in.Offset < 0:
+			return s, fmt.Errorf("side input %q: %d bytes from byte %d on", in.Name, in.Size, in.Offset)
+		case in.Size > 0 && in.File == nil:
+			return s, fmt.Errorf("side input %q has no file", in.Name)
+		}
+	}
+	if s.Request.Gang != nil && (s.Vector == nil || s.Member == nil) {
+		return s, errors.New("a member of a gang without memory, or without somebody to hear it")
 	}
 	s.Dir = filepath.Clean(s.Dir)
 	for _, e := range s.Environment {

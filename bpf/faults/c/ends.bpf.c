@@ -2,8 +2,8 @@
 /*
  * XDP programs for the ends of the lab's links. A veth takes what XDP_TX sends
  * only if its own end has an XDP program, too; so bridge ports get one that
- * passes. The other one, for a host, turns UDP packets around: with it a lab can
- * be proved.
+ * passes, or one that is a switch. The third one, for a host, turns UDP packets
+ * around: with it a lab can be proved.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -37,6 +37,103 @@ SEC("xdp")
 int pass(struct xdp_md *ctx)
 {
 	return XDP_PASS;
+}
+
+/* Written by user space. 0: the switch hands everything to the bridge. */
+volatile __u32 switching;
+
+/* The switch's ports: where a host with that address is. */
+struct address {
+	__u8 mac[ETH_ALEN];
+	__u16 zero;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, struct address);
+	__type(value, __u32); /* the port's ifindex */
+} addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
+	__uint(max_entries, 256);
+	__type(key, __u32); /* ifindex */
+	__type(value, __u32); /* the same */
+} ports SEC(".maps");
+
+/* A sum as sixteen bits. */
+static __always_inline __u32 folded(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/*
+ * Says whether the checksum of a packet over IPv6 is left to the sender's card:
+ * then the sum of the pseudo header alone is in its place. Zero has two forms.
+ */
+static __always_inline int unfinished6(const struct ipv6hdr *ip, const struct udphdr *udp)
+{
+	__u64 sum = bpf_htons(IPPROTO_UDP) + udp->len;
+	int i;
+
+#pragma unroll
+	for (i = 0; i < 4; i++)
+		sum += (__u64)ip->saddr.s6_addr32[i] + ip->daddr.s6_addr32[i];
+	return folded(sum) % 0xffff == udp->check % 0xffff;
+}
+
+static __always_inline int unfinished4(const struct iphdr *ip, const struct udphdr *udp)
+{
+	__u64 sum = bpf_htons(IPPROTO_UDP) + udp->len;
+
+	sum += ip->saddr;
+	sum += ip->daddr;
+	return folded(sum) % 0xffff == udp->check % 0xffff;
+}
+
+/*
+ * A switch for UDP. It costs a host no packet buffer, as the bridge does, but what
+ * the kernel knows of a packet is lost on the way: that its checksum is still to be
+ * made. So UDP over IPv4 goes on without one then, and over IPv6, where there must be
+ * one, by the bridge. TCP's checksums are never made on such links, so it goes by the
+ * bridge as well, and all that is not for one host.
+ */
+SEC("xdp")
+int forward(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *ip = (void *)(eth + 1);
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct address to = {};
+	struct udphdr *udp;
+	__u32 *port;
+
+	if (!switching || (void *)(eth + 1) > end)
+		return XDP_PASS;
+	__builtin_memcpy(to.mac, eth->h_dest, ETH_ALEN);
+	port = bpf_map_lookup_elem(&addresses, &to);
+	if (!port || *port == ctx->ingress_ifindex)
+		return XDP_PASS;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		udp = (void *)(ip + 1);
+		if ((void *)(udp + 1) > end || ip->protocol != IPPROTO_UDP || ip->ihl != 5)
+			return XDP_PASS;
+		/* Of a packet in pieces the checksum is made before, and only the first has it. */
+		if (!(ip->frag_off & bpf_htons(0x3fff)) && unfinished4(ip, udp))
+			udp->check = 0;
+	} else if (eth->h_proto == bpf_htons(ETH_P_IPV6)) {
+		udp = (void *)(ip6 + 1);
+		if ((void *)(udp + 1) > end || ip6->nexthdr != IPPROTO_UDP || unfinished6(ip6, udp))
+			return XDP_PASS;
+	} else {
+		return XDP_PASS;
+	}
+	return bpf_redirect_map(&ports, *port, XDP_PASS);
 }
 
 SEC("xdp")

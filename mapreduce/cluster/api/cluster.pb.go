@@ -909,6 +909,8 @@ type JobStatus struct {
 	Resets          uint32                 `protobuf:"varint,25,opt,name=resets,proto3" json:"resets,omitempty"`  // partitions begun anew since a map output changed
 	Result          []byte                 `protobuf:"bytes,26,opt,name=result,proto3" json:"result,omitempty"`   // of a job that is done: mapreduce.Result as JSON
 	Waiting         string                 `protobuf:"bytes,27,opt,name=waiting,proto3" json:"waiting,omitempty"` // why nothing happens, if nothing does
+	Broadcasts      []*Spreaded            `protobuf:"bytes,28,rep,name=broadcasts,proto3" json:"broadcasts,omitempty"`
+	Iteration       *IterationStatus       `protobuf:"bytes,29,opt,name=iteration,proto3" json:"iteration,omitempty"` // of a job whose map tasks are a gang
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1132,6 +1134,121 @@ func (x *JobStatus) GetWaiting() string {
 	return ""
 }
 
+func (x *JobStatus) GetBroadcasts() []*Spreaded {
+	if x != nil {
+		return x.Broadcasts
+	}
+	return nil
+}
+
+func (x *JobStatus) GetIteration() *IterationStatus {
+	if x != nil {
+		return x.Iteration
+	}
+	return nil
+}
+
+// IterationStatus is how far an iteration is.
+type IterationStatus struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Round         uint64                 `protobuf:"varint,1,opt,name=round,proto3" json:"round,omitempty"`   // that is done
+	Rounds        uint64                 `protobuf:"varint,2,opt,name=rounds,proto3" json:"rounds,omitempty"` // at most; 0: as many as it takes
+	Members       uint32                 `protobuf:"varint,3,opt,name=members,proto3" json:"members,omitempty"`
+	Groups        uint32                 `protobuf:"varint,4,opt,name=groups,proto3" json:"groups,omitempty"`     // how often they came together, as far as is known
+	Together      bool                   `protobuf:"varint,5,opt,name=together,proto3" json:"together,omitempty"` // they are in a group now
+	Waiting       uint32                 `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`   // members that wait for one
+	Kept          uint64                 `protobuf:"varint,7,opt,name=kept,proto3" json:"kept,omitempty"`         // the round whose state is kept here
+	Final         bool                   `protobuf:"varint,8,opt,name=final,proto3" json:"final,omitempty"`       // that is the last one
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IterationStatus) Reset() {
+	*x = IterationStatus{}
+	mi := &file_cluster_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IterationStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IterationStatus) ProtoMessage() {}
+
+func (x *IterationStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IterationStatus.ProtoReflect.Descriptor instead.
+func (*IterationStatus) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *IterationStatus) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *IterationStatus) GetRounds() uint64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *IterationStatus) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *IterationStatus) GetGroups() uint32 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *IterationStatus) GetTogether() bool {
+	if x != nil {
+		return x.Together
+	}
+	return false
+}
+
+func (x *IterationStatus) GetWaiting() uint32 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *IterationStatus) GetKept() uint64 {
+	if x != nil {
+		return x.Kept
+	}
+	return 0
+}
+
+func (x *IterationStatus) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
 type TasksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -1142,7 +1259,7 @@ type TasksRequest struct {
 
 func (x *TasksRequest) Reset() {
 	*x = TasksRequest{}
-	mi := &file_cluster_proto_msgTypes[13]
+	mi := &file_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1154,7 +1271,7 @@ func (x *TasksRequest) String() string {
 func (*TasksRequest) ProtoMessage() {}
 
 func (x *TasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[13]
+	mi := &file_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1167,7 +1284,7 @@ func (x *TasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TasksRequest.ProtoReflect.Descriptor instead.
 func (*TasksRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{13}
+	return file_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TasksRequest) GetJob() string {
@@ -1193,7 +1310,7 @@ type TasksPage struct {
 
 func (x *TasksPage) Reset() {
 	*x = TasksPage{}
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1205,7 +1322,7 @@ func (x *TasksPage) String() string {
 func (*TasksPage) ProtoMessage() {}
 
 func (x *TasksPage) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[14]
+	mi := &file_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1218,7 +1335,7 @@ func (x *TasksPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TasksPage.ProtoReflect.Descriptor instead.
 func (*TasksPage) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{14}
+	return file_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TasksPage) GetAttempts() []*AttemptStatus {
@@ -1243,7 +1360,7 @@ type AttemptStatus struct {
 
 func (x *AttemptStatus) Reset() {
 	*x = AttemptStatus{}
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1372,7 @@ func (x *AttemptStatus) String() string {
 func (*AttemptStatus) ProtoMessage() {}
 
 func (x *AttemptStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[15]
+	mi := &file_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1385,7 @@ func (x *AttemptStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptStatus.ProtoReflect.Descriptor instead.
 func (*AttemptStatus) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{15}
+	return file_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AttemptStatus) GetAttempt() *Attempt {
@@ -1331,7 +1448,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1460,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[16]
+	mi := &file_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1473,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{16}
+	return file_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *LogsRequest) GetJob() string {
@@ -1391,7 +1508,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1520,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[17]
+	mi := &file_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1533,7 @@ func (x *LogChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogChunk.ProtoReflect.Descriptor instead.
 func (*LogChunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{17}
+	return file_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LogChunk) GetAttempt() *Attempt {
@@ -1448,7 +1565,7 @@ type WorkersRequest struct {
 
 func (x *WorkersRequest) Reset() {
 	*x = WorkersRequest{}
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1577,7 @@ func (x *WorkersRequest) String() string {
 func (*WorkersRequest) ProtoMessage() {}
 
 func (x *WorkersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[18]
+	mi := &file_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1590,7 @@ func (x *WorkersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkersRequest.ProtoReflect.Descriptor instead.
 func (*WorkersRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{18}
+	return file_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 type WorkersReply struct {
@@ -1485,7 +1602,7 @@ type WorkersReply struct {
 
 func (x *WorkersReply) Reset() {
 	*x = WorkersReply{}
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1614,7 @@ func (x *WorkersReply) String() string {
 func (*WorkersReply) ProtoMessage() {}
 
 func (x *WorkersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[19]
+	mi := &file_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1627,7 @@ func (x *WorkersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkersReply.ProtoReflect.Descriptor instead.
 func (*WorkersReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{19}
+	return file_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WorkersReply) GetWorkers() []*WorkerStatus {
@@ -1538,7 +1655,7 @@ type WorkerStatus struct {
 
 func (x *WorkerStatus) Reset() {
 	*x = WorkerStatus{}
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1667,7 @@ func (x *WorkerStatus) String() string {
 func (*WorkerStatus) ProtoMessage() {}
 
 func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[20]
+	mi := &file_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1680,7 @@ func (x *WorkerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStatus.ProtoReflect.Descriptor instead.
 func (*WorkerStatus) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{20}
+	return file_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WorkerStatus) GetWorker() string {
@@ -1645,7 +1762,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1774,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[21]
+	mi := &file_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1787,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{21}
+	return file_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DrainRequest) GetWorker() string {
@@ -1688,7 +1805,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1700,7 +1817,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[22]
+	mi := &file_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1713,7 +1830,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{22}
+	return file_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 type HasBlobsRequest struct {
@@ -1725,7 +1842,7 @@ type HasBlobsRequest struct {
 
 func (x *HasBlobsRequest) Reset() {
 	*x = HasBlobsRequest{}
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +1854,7 @@ func (x *HasBlobsRequest) String() string {
 func (*HasBlobsRequest) ProtoMessage() {}
 
 func (x *HasBlobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[23]
+	mi := &file_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +1867,7 @@ func (x *HasBlobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HasBlobsRequest.ProtoReflect.Descriptor instead.
 func (*HasBlobsRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{23}
+	return file_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *HasBlobsRequest) GetDigests() []string {
@@ -1769,7 +1886,7 @@ type HasBlobsReply struct {
 
 func (x *HasBlobsReply) Reset() {
 	*x = HasBlobsReply{}
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1781,7 +1898,7 @@ func (x *HasBlobsReply) String() string {
 func (*HasBlobsReply) ProtoMessage() {}
 
 func (x *HasBlobsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[24]
+	mi := &file_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1794,7 +1911,7 @@ func (x *HasBlobsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HasBlobsReply.ProtoReflect.Descriptor instead.
 func (*HasBlobsReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{24}
+	return file_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HasBlobsReply) GetMissing() []string {
@@ -1815,7 +1932,7 @@ type BlobChunk struct {
 
 func (x *BlobChunk) Reset() {
 	*x = BlobChunk{}
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1827,7 +1944,7 @@ func (x *BlobChunk) String() string {
 func (*BlobChunk) ProtoMessage() {}
 
 func (x *BlobChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[25]
+	mi := &file_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1840,7 +1957,7 @@ func (x *BlobChunk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlobChunk.ProtoReflect.Descriptor instead.
 func (*BlobChunk) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{25}
+	return file_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BlobChunk) GetDigest() string {
@@ -1873,7 +1990,7 @@ type PutBlobReply struct {
 
 func (x *PutBlobReply) Reset() {
 	*x = PutBlobReply{}
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1885,7 +2002,7 @@ func (x *PutBlobReply) String() string {
 func (*PutBlobReply) ProtoMessage() {}
 
 func (x *PutBlobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[26]
+	mi := &file_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +2015,7 @@ func (x *PutBlobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutBlobReply.ProtoReflect.Descriptor instead.
 func (*PutBlobReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{26}
+	return file_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PutBlobReply) GetDigest() string {
@@ -1923,7 +2040,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2052,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[27]
+	mi := &file_cluster_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2065,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{27}
+	return file_cluster_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Attempt) GetJob() string {
@@ -2002,13 +2119,16 @@ type WorkerMessage struct {
 	Draining      bool               `protobuf:"varint,4,opt,name=draining,proto3" json:"draining,omitempty"` // the worker wants to leave
 	Leaving       bool               `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`   // the worker leaves now
 	Dropped       []string           `protobuf:"bytes,6,rep,name=dropped,proto3" json:"dropped,omitempty"`    // jobs of which nothing is left here
+	Spreaded      []*Spreaded        `protobuf:"bytes,7,rep,name=spreaded,proto3" json:"spreaded,omitempty"`
+	Members       []*GangMember      `protobuf:"bytes,8,rep,name=members,proto3" json:"members,omitempty"` // whatever has changed, and with hello all
+	Formed        []*GangFormed      `protobuf:"bytes,9,rep,name=formed,proto3" json:"formed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerMessage) Reset() {
 	*x = WorkerMessage{}
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2140,7 @@ func (x *WorkerMessage) String() string {
 func (*WorkerMessage) ProtoMessage() {}
 
 func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[28]
+	mi := &file_cluster_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2153,7 @@ func (x *WorkerMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerMessage.ProtoReflect.Descriptor instead.
 func (*WorkerMessage) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{28}
+	return file_cluster_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WorkerMessage) GetHello() *Hello {
@@ -2078,6 +2198,309 @@ func (x *WorkerMessage) GetDropped() []string {
 	return nil
 }
 
+func (x *WorkerMessage) GetSpreaded() []*Spreaded {
+	if x != nil {
+		return x.Spreaded
+	}
+	return nil
+}
+
+func (x *WorkerMessage) GetMembers() []*GangMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *WorkerMessage) GetFormed() []*GangFormed {
+	if x != nil {
+		return x.Formed
+	}
+	return nil
+}
+
+// GangMember is how a map attempt stands that is a member of a gang.
+type GangMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Attempt       *Attempt               `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of the group that it is in, or was in last; 0: none yet
+	Ready         bool                   `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`           // it waits for a (new) group, with the state of round rounds; -1: it has none
+	Rounds        int64                  `protobuf:"zigzag64,4,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	Broken        string                 `protobuf:"bytes,5,opt,name=broken,proto3" json:"broken,omitempty"` // why the group is none any more, for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangMember) Reset() {
+	*x = GangMember{}
+	mi := &file_cluster_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangMember) ProtoMessage() {}
+
+func (x *GangMember) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangMember.ProtoReflect.Descriptor instead.
+func (*GangMember) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GangMember) GetAttempt() *Attempt {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+func (x *GangMember) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GangMember) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *GangMember) GetRounds() int64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *GangMember) GetBroken() string {
+	if x != nil {
+		return x.Broken
+	}
+	return ""
+}
+
+// GangFormed says how a GangForm ended.
+type GangFormed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"` // of the group at the workers' ends; 0: there is one worker, who needs none
+	Error         string                 `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Kernel        bool                   `protobuf:"varint,5,opt,name=kernel,proto3" json:"kernel,omitempty"` // programs serve it at all ends
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangFormed) Reset() {
+	*x = GangFormed{}
+	mi := &file_cluster_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangFormed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangFormed) ProtoMessage() {}
+
+func (x *GangFormed) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangFormed.ProtoReflect.Descriptor instead.
+func (*GangFormed) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *GangFormed) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *GangFormed) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GangFormed) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *GangFormed) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *GangFormed) GetKernel() bool {
+	if x != nil {
+		return x.Kernel
+	}
+	return false
+}
+
+type KeepStateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Attempt       *Attempt               `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Worker        string                 `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	Rounds        uint64                 `protobuf:"varint,3,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	Final         bool                   `protobuf:"varint,4,opt,name=final,proto3" json:"final,omitempty"`  // nothing follows it
+	Digest        string                 `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"` // of the blob
+	Size          int64                  `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeepStateRequest) Reset() {
+	*x = KeepStateRequest{}
+	mi := &file_cluster_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeepStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeepStateRequest) ProtoMessage() {}
+
+func (x *KeepStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeepStateRequest.ProtoReflect.Descriptor instead.
+func (*KeepStateRequest) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *KeepStateRequest) GetAttempt() *Attempt {
+	if x != nil {
+		return x.Attempt
+	}
+	return nil
+}
+
+func (x *KeepStateRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *KeepStateRequest) GetRounds() uint64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *KeepStateRequest) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *KeepStateRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *KeepStateRequest) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+type KeepStateReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refused       string                 `protobuf:"bytes,1,opt,name=refused,proto3" json:"refused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeepStateReply) Reset() {
+	*x = KeepStateReply{}
+	mi := &file_cluster_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeepStateReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeepStateReply) ProtoMessage() {}
+
+func (x *KeepStateReply) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeepStateReply.ProtoReflect.Descriptor instead.
+func (*KeepStateReply) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *KeepStateReply) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"` // random, kept as long as the process lives
@@ -2094,13 +2517,14 @@ type Hello struct {
 	Running       []*Attempt             `protobuf:"bytes,12,rep,name=running,proto3" json:"running,omitempty"`
 	Outputs       []*Held                `protobuf:"bytes,13,rep,name=outputs,proto3" json:"outputs,omitempty"` // map outputs that it has
 	Cluster       string                 `protobuf:"bytes,14,opt,name=cluster,proto3" json:"cluster,omitempty"` // of the master it was with before; "": none
+	Jobs          []string               `protobuf:"bytes,15,rep,name=jobs,proto3" json:"jobs,omitempty"`       // of which broadcasts have left something here, or are sent from here
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2536,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[29]
+	mi := &file_cluster_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2549,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{29}
+	return file_cluster_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Hello) GetWorker() string {
@@ -2226,6 +2650,13 @@ func (x *Hello) GetCluster() string {
 	return ""
 }
 
+func (x *Hello) GetJobs() []string {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
 type Held struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -2237,7 +2668,7 @@ type Held struct {
 
 func (x *Held) Reset() {
 	*x = Held{}
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2680,7 @@ func (x *Held) String() string {
 func (*Held) ProtoMessage() {}
 
 func (x *Held) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[30]
+	mi := &file_cluster_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2693,7 @@ func (x *Held) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Held.ProtoReflect.Descriptor instead.
 func (*Held) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{30}
+	return file_cluster_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Held) GetJob() string {
@@ -2296,13 +2727,15 @@ type AttemptProgress struct {
 	Phase         string                 `protobuf:"bytes,6,opt,name=phase,proto3" json:"phase,omitempty"`
 	KernelPairs   int64                  `protobuf:"varint,7,opt,name=kernel_pairs,json=kernelPairs,proto3" json:"kernel_pairs,omitempty"`
 	UserPairs     int64                  `protobuf:"varint,8,opt,name=user_pairs,json=userPairs,proto3" json:"user_pairs,omitempty"`
+	Round         uint64                 `protobuf:"varint,9,opt,name=round,proto3" json:"round,omitempty"`    // of an iteration: that is done
+	Rounds        uint64                 `protobuf:"varint,10,opt,name=rounds,proto3" json:"rounds,omitempty"` // and how many there may be; 0: as many as it takes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AttemptProgress) Reset() {
 	*x = AttemptProgress{}
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2747,7 @@ func (x *AttemptProgress) String() string {
 func (*AttemptProgress) ProtoMessage() {}
 
 func (x *AttemptProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[31]
+	mi := &file_cluster_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2760,7 @@ func (x *AttemptProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttemptProgress.ProtoReflect.Descriptor instead.
 func (*AttemptProgress) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{31}
+	return file_cluster_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AttemptProgress) GetAttempt() *Attempt {
@@ -2386,6 +2819,20 @@ func (x *AttemptProgress) GetUserPairs() int64 {
 	return 0
 }
 
+func (x *AttemptProgress) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *AttemptProgress) GetRounds() uint64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
 // OutputLost says that a reduce attempt can't get a map output.
 type OutputLost struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2402,7 +2849,7 @@ type OutputLost struct {
 
 func (x *OutputLost) Reset() {
 	*x = OutputLost{}
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2861,7 @@ func (x *OutputLost) String() string {
 func (*OutputLost) ProtoMessage() {}
 
 func (x *OutputLost) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[32]
+	mi := &file_cluster_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2874,7 @@ func (x *OutputLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutputLost.ProtoReflect.Descriptor instead.
 func (*OutputLost) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{32}
+	return file_cluster_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *OutputLost) GetReader() *Attempt {
@@ -2487,13 +2934,19 @@ type MasterMessage struct {
 	Relocate      []*Relocate            `protobuf:"bytes,4,rep,name=relocate,proto3" json:"relocate,omitempty"`
 	Forget        []string               `protobuf:"bytes,5,rep,name=forget,proto3" json:"forget,omitempty"` // jobs whose outputs and folders are to go
 	Drain         bool                   `protobuf:"varint,6,opt,name=drain,proto3" json:"drain,omitempty"`  // finish and leave
+	Spread        []*Spread              `protobuf:"bytes,7,rep,name=spread,proto3" json:"spread,omitempty"`
+	SpreadOver    []*SpreadOver          `protobuf:"bytes,8,rep,name=spread_over,json=spreadOver,proto3" json:"spread_over,omitempty"`
+	GangForm      []*GangForm            `protobuf:"bytes,9,rep,name=gang_form,json=gangForm,proto3" json:"gang_form,omitempty"`
+	GangGroup     []*GangGroup           `protobuf:"bytes,10,rep,name=gang_group,json=gangGroup,proto3" json:"gang_group,omitempty"`
+	GangBreak     []*GangBreak           `protobuf:"bytes,11,rep,name=gang_break,json=gangBreak,proto3" json:"gang_break,omitempty"`
+	GangOver      []*GangOver            `protobuf:"bytes,12,rep,name=gang_over,json=gangOver,proto3" json:"gang_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MasterMessage) Reset() {
 	*x = MasterMessage{}
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2958,7 @@ func (x *MasterMessage) String() string {
 func (*MasterMessage) ProtoMessage() {}
 
 func (x *MasterMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[33]
+	mi := &file_cluster_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2971,7 @@ func (x *MasterMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MasterMessage.ProtoReflect.Descriptor instead.
 func (*MasterMessage) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{33}
+	return file_cluster_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MasterMessage) GetWelcome() *Welcome {
@@ -2563,6 +3016,779 @@ func (x *MasterMessage) GetDrain() bool {
 	return false
 }
 
+func (x *MasterMessage) GetSpread() []*Spread {
+	if x != nil {
+		return x.Spread
+	}
+	return nil
+}
+
+func (x *MasterMessage) GetSpreadOver() []*SpreadOver {
+	if x != nil {
+		return x.SpreadOver
+	}
+	return nil
+}
+
+func (x *MasterMessage) GetGangForm() []*GangForm {
+	if x != nil {
+		return x.GangForm
+	}
+	return nil
+}
+
+func (x *MasterMessage) GetGangGroup() []*GangGroup {
+	if x != nil {
+		return x.GangGroup
+	}
+	return nil
+}
+
+func (x *MasterMessage) GetGangBreak() []*GangBreak {
+	if x != nil {
+		return x.GangBreak
+	}
+	return nil
+}
+
+func (x *MasterMessage) GetGangOver() []*GangOver {
+	if x != nil {
+		return x.GangOver
+	}
+	return nil
+}
+
+// GangForm has a worker open a group at the ends of all workers that have members of a gang.
+type GangForm struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Constants     *JobConstants          `protobuf:"bytes,3,opt,name=constants,proto3" json:"constants,omitempty"`
+	Workers       []*GangWorker          `protobuf:"bytes,4,rep,name=workers,proto3" json:"workers,omitempty"` // by their rank in the group
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangForm) Reset() {
+	*x = GangForm{}
+	mi := &file_cluster_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangForm) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangForm) ProtoMessage() {}
+
+func (x *GangForm) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangForm.ProtoReflect.Descriptor instead.
+func (*GangForm) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *GangForm) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *GangForm) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GangForm) GetConstants() *JobConstants {
+	if x != nil {
+		return x.Constants
+	}
+	return nil
+}
+
+func (x *GangForm) GetWorkers() []*GangWorker {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+type GangWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"` // for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangWorker) Reset() {
+	*x = GangWorker{}
+	mi := &file_cluster_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangWorker) ProtoMessage() {}
+
+func (x *GangWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangWorker.ProtoReflect.Descriptor instead.
+func (*GangWorker) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *GangWorker) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *GangWorker) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *GangWorker) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// GangGroup tells a worker that the group is there, which its members wait for. It may come twice.
+type GangGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	Members       []*Attempt             `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"` // those of this worker
+	Size          uint32                 `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`      // of all workers
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangGroup) Reset() {
+	*x = GangGroup{}
+	mi := &file_cluster_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangGroup) ProtoMessage() {}
+
+func (x *GangGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangGroup.ProtoReflect.Descriptor instead.
+func (*GangGroup) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *GangGroup) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *GangGroup) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GangGroup) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *GangGroup) GetMembers() []*Attempt {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *GangGroup) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// GangBreak has a worker leave a group: its members are told that it is broken.
+type GangBreak struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // and those before
+	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangBreak) Reset() {
+	*x = GangBreak{}
+	mi := &file_cluster_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangBreak) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangBreak) ProtoMessage() {}
+
+func (x *GangBreak) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangBreak.ProtoReflect.Descriptor instead.
+func (*GangBreak) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *GangBreak) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *GangBreak) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *GangBreak) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// GangOver tells a worker that an iteration has come to its end, with a state that is kept: its members that wait
+// for a group get that in its place.
+type GangOver struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	State         *GangState             `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangOver) Reset() {
+	*x = GangOver{}
+	mi := &file_cluster_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangOver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangOver) ProtoMessage() {}
+
+func (x *GangOver) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangOver.ProtoReflect.Descriptor instead.
+func (*GangOver) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *GangOver) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *GangOver) GetState() *GangState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// GangState is a state that is kept.
+type GangState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rounds        uint64                 `protobuf:"varint,1,opt,name=rounds,proto3" json:"rounds,omitempty"`
+	Final         bool                   `protobuf:"varint,2,opt,name=final,proto3" json:"final,omitempty"`
+	Blob          string                 `protobuf:"bytes,3,opt,name=blob,proto3" json:"blob,omitempty"` // digest
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangState) Reset() {
+	*x = GangState{}
+	mi := &file_cluster_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangState) ProtoMessage() {}
+
+func (x *GangState) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangState.ProtoReflect.Descriptor instead.
+func (*GangState) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *GangState) GetRounds() uint64 {
+	if x != nil {
+		return x.Rounds
+	}
+	return 0
+}
+
+func (x *GangState) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *GangState) GetBlob() string {
+	if x != nil {
+		return x.Blob
+	}
+	return ""
+}
+
+func (x *GangState) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+// SpreadOver tells the members of a Spread that its source is gone: nothing more comes of it, and who
+// wants the blob fetches it. It may come before the source has said anything to the member.
+type SpreadOver struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Blob          string                 `protobuf:"bytes,2,opt,name=blob,proto3" json:"blob,omitempty"` // digest; a job has one Spread of each
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpreadOver) Reset() {
+	*x = SpreadOver{}
+	mi := &file_cluster_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpreadOver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpreadOver) ProtoMessage() {}
+
+func (x *SpreadOver) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpreadOver.ProtoReflect.Descriptor instead.
+func (*SpreadOver) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *SpreadOver) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *SpreadOver) GetBlob() string {
+	if x != nil {
+		return x.Blob
+	}
+	return ""
+}
+
+// Spread has a worker give a blob, which it has or fetches, to others by broadcast. It
+// saves the master's link and time; a worker that gets nothing fetches the blob itself.
+type Spread struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // random; a second one of the same id is nothing new
+	Job           string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	Constants     *JobConstants          `protobuf:"bytes,3,opt,name=constants,proto3" json:"constants,omitempty"` // of the job: id, secret, shuffle
+	Blob          string                 `protobuf:"bytes,4,opt,name=blob,proto3" json:"blob,omitempty"`           // digest
+	Size          int64                  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`
+	Mapped        bool                   `protobuf:"varint,6,opt,name=mapped,proto3" json:"mapped,omitempty"` // a side input: kept in memory that tasks map, rather than in a file
+	Name          string                 `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`      // for people
+	Members       []*SpreadMember        `protobuf:"bytes,8,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spread) Reset() {
+	*x = Spread{}
+	mi := &file_cluster_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spread) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spread) ProtoMessage() {}
+
+func (x *Spread) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spread.ProtoReflect.Descriptor instead.
+func (*Spread) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *Spread) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Spread) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *Spread) GetConstants() *JobConstants {
+	if x != nil {
+		return x.Constants
+	}
+	return nil
+}
+
+func (x *Spread) GetBlob() string {
+	if x != nil {
+		return x.Blob
+	}
+	return ""
+}
+
+func (x *Spread) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Spread) GetMapped() bool {
+	if x != nil {
+		return x.Mapped
+	}
+	return false
+}
+
+func (x *Spread) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Spread) GetMembers() []*SpreadMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type SpreadMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Worker        string                 `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"` // of the worker, for people
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SpreadMember) Reset() {
+	*x = SpreadMember{}
+	mi := &file_cluster_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SpreadMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SpreadMember) ProtoMessage() {}
+
+func (x *SpreadMember) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SpreadMember.ProtoReflect.Descriptor instead.
+func (*SpreadMember) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *SpreadMember) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *SpreadMember) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *SpreadMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Spreaded says how a Spread ended.
+type Spreaded struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Job           string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Size          int64                  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	Reached       uint32                 `protobuf:"varint,5,opt,name=reached,proto3" json:"reached,omitempty"` // members that have it by this broadcast
+	Had           uint32                 `protobuf:"varint,6,opt,name=had,proto3" json:"had,omitempty"`         // members that had it before, or get it from elsewhere
+	Failed        uint32                 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`   // members that fetch it themselves
+	Kernel        uint32                 `protobuf:"varint,8,opt,name=kernel,proto3" json:"kernel,omitempty"`   // of those reached: by programs
+	Sent          int64                  `protobuf:"varint,9,opt,name=sent,proto3" json:"sent,omitempty"`       // bytes that left the source, as frames
+	ElapsedUs     int64                  `protobuf:"varint,10,opt,name=elapsed_us,json=elapsedUs,proto3" json:"elapsed_us,omitempty"`
+	Error         string                 `protobuf:"bytes,11,opt,name=error,proto3" json:"error,omitempty"` // why it failed, or why members did
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Spreaded) Reset() {
+	*x = Spreaded{}
+	mi := &file_cluster_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Spreaded) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Spreaded) ProtoMessage() {}
+
+func (x *Spreaded) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Spreaded.ProtoReflect.Descriptor instead.
+func (*Spreaded) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *Spreaded) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Spreaded) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *Spreaded) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Spreaded) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Spreaded) GetReached() uint32 {
+	if x != nil {
+		return x.Reached
+	}
+	return 0
+}
+
+func (x *Spreaded) GetHad() uint32 {
+	if x != nil {
+		return x.Had
+	}
+	return 0
+}
+
+func (x *Spreaded) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Spreaded) GetKernel() uint32 {
+	if x != nil {
+		return x.Kernel
+	}
+	return 0
+}
+
+func (x *Spreaded) GetSent() int64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *Spreaded) GetElapsedUs() int64 {
+	if x != nil {
+		return x.ElapsedUs
+	}
+	return 0
+}
+
+func (x *Spreaded) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -2575,7 +3801,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +3813,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[34]
+	mi := &file_cluster_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +3826,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{34}
+	return file_cluster_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Welcome) GetEpoch() uint64 {
@@ -2632,25 +3858,30 @@ func (x *Welcome) GetStop() []*Attempt {
 }
 
 type Launch struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attempt       *Attempt               `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Program       *Program               `protobuf:"bytes,2,opt,name=program,proto3" json:"program,omitempty"`
-	Uploads       []*Upload              `protobuf:"bytes,3,rep,name=uploads,proto3" json:"uploads,omitempty"`
-	Constants     *JobConstants          `protobuf:"bytes,4,opt,name=constants,proto3" json:"constants,omitempty"`
-	Memory        int64                  `protobuf:"varint,5,opt,name=memory,proto3" json:"memory,omitempty"`
-	TimeoutMs     int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // without progress
-	Plan          []byte                 `protobuf:"bytes,7,opt,name=plan,proto3" json:"plan,omitempty"`                             // map: what the split needs
-	Split         uint32                 `protobuf:"varint,8,opt,name=split,proto3" json:"split,omitempty"`
-	Reduce        *ReduceInput           `protobuf:"bytes,9,opt,name=reduce,proto3" json:"reduce,omitempty"`
-	Commit        []byte                 `protobuf:"bytes,10,opt,name=commit,proto3" json:"commit,omitempty"` // task.CommitRequest as JSON
-	Ticket        []byte                 `protobuf:"bytes,11,opt,name=ticket,proto3" json:"ticket,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Attempt         *Attempt               `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Program         *Program               `protobuf:"bytes,2,opt,name=program,proto3" json:"program,omitempty"`
+	Uploads         []*Upload              `protobuf:"bytes,3,rep,name=uploads,proto3" json:"uploads,omitempty"`
+	Constants       *JobConstants          `protobuf:"bytes,4,opt,name=constants,proto3" json:"constants,omitempty"`
+	Memory          int64                  `protobuf:"varint,5,opt,name=memory,proto3" json:"memory,omitempty"`
+	TimeoutMs       int64                  `protobuf:"varint,6,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"` // without progress
+	Plan            []byte                 `protobuf:"bytes,7,opt,name=plan,proto3" json:"plan,omitempty"`                             // map: what the split needs
+	Split           uint32                 `protobuf:"varint,8,opt,name=split,proto3" json:"split,omitempty"`
+	Reduce          *ReduceInput           `protobuf:"bytes,9,opt,name=reduce,proto3" json:"reduce,omitempty"`
+	Commit          []byte                 `protobuf:"bytes,10,opt,name=commit,proto3" json:"commit,omitempty"` // task.CommitRequest as JSON
+	Ticket          []byte                 `protobuf:"bytes,11,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	SideInputs      []*SideInput           `protobuf:"bytes,12,rep,name=side_inputs,json=sideInputs,proto3" json:"side_inputs,omitempty"`
+	Coming          []string               `protobuf:"bytes,13,rep,name=coming,proto3" json:"coming,omitempty"`                                             // digests of blobs that a broadcast brings: worth waiting for
+	SideInputsLimit int64                  `protobuf:"varint,14,opt,name=side_inputs_limit,json=sideInputsLimit,proto3" json:"side_inputs_limit,omitempty"` // plan: bytes of all side inputs together that the master takes; 0: not known
+	Members         uint32                 `protobuf:"varint,15,opt,name=members,proto3" json:"members,omitempty"`                                          // plan: how many members a gang may have
+	Gang            *GangLaunch            `protobuf:"bytes,16,opt,name=gang,proto3" json:"gang,omitempty"`                                                 // map: it is a member of one
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Launch) Reset() {
 	*x = Launch{}
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +3893,7 @@ func (x *Launch) String() string {
 func (*Launch) ProtoMessage() {}
 
 func (x *Launch) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[35]
+	mi := &file_cluster_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +3906,7 @@ func (x *Launch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Launch.ProtoReflect.Descriptor instead.
 func (*Launch) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{35}
+	return file_cluster_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Launch) GetAttempt() *Attempt {
@@ -2755,6 +3986,170 @@ func (x *Launch) GetTicket() []byte {
 	return nil
 }
 
+func (x *Launch) GetSideInputs() []*SideInput {
+	if x != nil {
+		return x.SideInputs
+	}
+	return nil
+}
+
+func (x *Launch) GetComing() []string {
+	if x != nil {
+		return x.Coming
+	}
+	return nil
+}
+
+func (x *Launch) GetSideInputsLimit() int64 {
+	if x != nil {
+		return x.SideInputsLimit
+	}
+	return 0
+}
+
+func (x *Launch) GetMembers() uint32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Launch) GetGang() *GangLaunch {
+	if x != nil {
+		return x.Gang
+	}
+	return nil
+}
+
+type GangLaunch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Size          uint32                 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`     // members; split is this one's number
+	First         uint32                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`   // of its splits
+	Splits        uint32                 `protobuf:"varint,3,opt,name=splits,proto3" json:"splits,omitempty"` // of the job
+	State         *GangState             `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`    // to go on from; none: there is none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GangLaunch) Reset() {
+	*x = GangLaunch{}
+	mi := &file_cluster_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GangLaunch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GangLaunch) ProtoMessage() {}
+
+func (x *GangLaunch) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GangLaunch.ProtoReflect.Descriptor instead.
+func (*GangLaunch) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *GangLaunch) GetSize() uint32 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *GangLaunch) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *GangLaunch) GetSplits() uint32 {
+	if x != nil {
+		return x.Splits
+	}
+	return 0
+}
+
+func (x *GangLaunch) GetState() *GangState {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+// SideInput is what every task can read whole.
+type SideInput struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Blob          string                 `protobuf:"bytes,2,opt,name=blob,proto3" json:"blob,omitempty"`
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SideInput) Reset() {
+	*x = SideInput{}
+	mi := &file_cluster_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SideInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SideInput) ProtoMessage() {}
+
+func (x *SideInput) ProtoReflect() protoreflect.Message {
+	mi := &file_cluster_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SideInput.ProtoReflect.Descriptor instead.
+func (*SideInput) Descriptor() ([]byte, []int) {
+	return file_cluster_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *SideInput) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SideInput) GetBlob() string {
+	if x != nil {
+		return x.Blob
+	}
+	return ""
+}
+
+func (x *SideInput) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
 // JobConstants do not change while a job lives.
 type JobConstants struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2774,7 +4169,7 @@ type JobConstants struct {
 
 func (x *JobConstants) Reset() {
 	*x = JobConstants{}
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +4181,7 @@ func (x *JobConstants) String() string {
 func (*JobConstants) ProtoMessage() {}
 
 func (x *JobConstants) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[36]
+	mi := &file_cluster_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +4194,7 @@ func (x *JobConstants) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobConstants.ProtoReflect.Descriptor instead.
 func (*JobConstants) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{36}
+	return file_cluster_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *JobConstants) GetId() []byte {
@@ -2893,7 +4288,7 @@ type ReduceInput struct {
 
 func (x *ReduceInput) Reset() {
 	*x = ReduceInput{}
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +4300,7 @@ func (x *ReduceInput) String() string {
 func (*ReduceInput) ProtoMessage() {}
 
 func (x *ReduceInput) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[37]
+	mi := &file_cluster_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +4313,7 @@ func (x *ReduceInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReduceInput.ProtoReflect.Descriptor instead.
 func (*ReduceInput) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{37}
+	return file_cluster_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ReduceInput) GetPart() uint32 {
@@ -3019,7 +4414,7 @@ type MapOutput struct {
 
 func (x *MapOutput) Reset() {
 	*x = MapOutput{}
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3031,7 +4426,7 @@ func (x *MapOutput) String() string {
 func (*MapOutput) ProtoMessage() {}
 
 func (x *MapOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[38]
+	mi := &file_cluster_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3044,7 +4439,7 @@ func (x *MapOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapOutput.ProtoReflect.Descriptor instead.
 func (*MapOutput) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{38}
+	return file_cluster_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *MapOutput) GetTask() uint32 {
@@ -3099,7 +4494,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3111,7 +4506,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[39]
+	mi := &file_cluster_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3124,7 +4519,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{39}
+	return file_cluster_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Stop) GetAttempt() *Attempt {
@@ -3152,7 +4547,7 @@ type Relocate struct {
 
 func (x *Relocate) Reset() {
 	*x = Relocate{}
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +4559,7 @@ func (x *Relocate) String() string {
 func (*Relocate) ProtoMessage() {}
 
 func (x *Relocate) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[40]
+	mi := &file_cluster_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +4572,7 @@ func (x *Relocate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relocate.ProtoReflect.Descriptor instead.
 func (*Relocate) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{40}
+	return file_cluster_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Relocate) GetReader() *Attempt {
@@ -3211,7 +4606,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3223,7 +4618,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[41]
+	mi := &file_cluster_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3236,7 +4631,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{41}
+	return file_cluster_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *FinishRequest) GetAttempt() *Attempt {
@@ -3312,7 +4707,7 @@ type FinishReply struct {
 
 func (x *FinishReply) Reset() {
 	*x = FinishReply{}
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3324,7 +4719,7 @@ func (x *FinishReply) String() string {
 func (*FinishReply) ProtoMessage() {}
 
 func (x *FinishReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[42]
+	mi := &file_cluster_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3337,7 +4732,7 @@ func (x *FinishReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishReply.ProtoReflect.Descriptor instead.
 func (*FinishReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{42}
+	return file_cluster_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *FinishReply) GetAccepted() bool {
@@ -3364,7 +4759,7 @@ type GetBlobRequest struct {
 
 func (x *GetBlobRequest) Reset() {
 	*x = GetBlobRequest{}
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3376,7 +4771,7 @@ func (x *GetBlobRequest) String() string {
 func (*GetBlobRequest) ProtoMessage() {}
 
 func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[43]
+	mi := &file_cluster_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3389,7 +4784,7 @@ func (x *GetBlobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetBlobRequest.ProtoReflect.Descriptor instead.
 func (*GetBlobRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{43}
+	return file_cluster_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *GetBlobRequest) GetDigest() string {
@@ -3421,7 +4816,7 @@ type PushRequest struct {
 
 func (x *PushRequest) Reset() {
 	*x = PushRequest{}
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3433,7 +4828,7 @@ func (x *PushRequest) String() string {
 func (*PushRequest) ProtoMessage() {}
 
 func (x *PushRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[44]
+	mi := &file_cluster_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3446,7 +4841,7 @@ func (x *PushRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushRequest.ProtoReflect.Descriptor instead.
 func (*PushRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{44}
+	return file_cluster_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PushRequest) GetConstants() *JobConstants {
@@ -3518,7 +4913,7 @@ type PushReply struct {
 
 func (x *PushReply) Reset() {
 	*x = PushReply{}
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3530,7 +4925,7 @@ func (x *PushReply) String() string {
 func (*PushReply) ProtoMessage() {}
 
 func (x *PushReply) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[45]
+	mi := &file_cluster_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3543,7 +4938,7 @@ func (x *PushReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushReply.ProtoReflect.Descriptor instead.
 func (*PushReply) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{45}
+	return file_cluster_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PushReply) GetMapTask() uint32 {
@@ -3639,7 +5034,7 @@ type FetchRequest struct {
 
 func (x *FetchRequest) Reset() {
 	*x = FetchRequest{}
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3651,7 +5046,7 @@ func (x *FetchRequest) String() string {
 func (*FetchRequest) ProtoMessage() {}
 
 func (x *FetchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[46]
+	mi := &file_cluster_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3664,7 +5059,7 @@ func (x *FetchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchRequest.ProtoReflect.Descriptor instead.
 func (*FetchRequest) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{46}
+	return file_cluster_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *FetchRequest) GetJob() string {
@@ -3739,7 +5134,7 @@ type FetchBlock struct {
 
 func (x *FetchBlock) Reset() {
 	*x = FetchBlock{}
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3751,7 +5146,7 @@ func (x *FetchBlock) String() string {
 func (*FetchBlock) ProtoMessage() {}
 
 func (x *FetchBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_cluster_proto_msgTypes[47]
+	mi := &file_cluster_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3764,7 +5159,7 @@ func (x *FetchBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchBlock.ProtoReflect.Descriptor instead.
 func (*FetchBlock) Descriptor() ([]byte, []int) {
-	return file_cluster_proto_rawDescGZIP(), []int{47}
+	return file_cluster_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *FetchBlock) GetData() []byte {
@@ -3865,7 +5260,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04done\x18\x03 \x01(\rR\x04done\x12'\n" +
 	"\x0ffailed_attempts\x18\x04 \x01(\rR\x0efailedAttempts\x12#\n" +
 	"\rlost_attempts\x18\x05 \x01(\rR\flostAttempts\x12 \n" +
-	"\vspeculative\x18\x06 \x01(\rR\vspeculative\"\x94\a\n" +
+	"\vspeculative\x18\x06 \x01(\rR\vspeculative\"\x91\b\n" +
 	"\tJobStatus\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
@@ -3897,10 +5292,23 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06reruns\x18\x18 \x01(\rR\x06reruns\x12\x16\n" +
 	"\x06resets\x18\x19 \x01(\rR\x06resets\x12\x16\n" +
 	"\x06result\x18\x1a \x01(\fR\x06result\x12\x18\n" +
-	"\awaiting\x18\x1b \x01(\tR\awaiting\x1a;\n" +
+	"\awaiting\x18\x1b \x01(\tR\awaiting\x12:\n" +
+	"\n" +
+	"broadcasts\x18\x1c \x03(\v2\x1a.quern.cluster.v1.SpreadedR\n" +
+	"broadcasts\x12?\n" +
+	"\titeration\x18\x1d \x01(\v2!.quern.cluster.v1.IterationStatusR\titeration\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"A\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd1\x01\n" +
+	"\x0fIterationStatus\x12\x14\n" +
+	"\x05round\x18\x01 \x01(\x04R\x05round\x12\x16\n" +
+	"\x06rounds\x18\x02 \x01(\x04R\x06rounds\x12\x18\n" +
+	"\amembers\x18\x03 \x01(\rR\amembers\x12\x16\n" +
+	"\x06groups\x18\x04 \x01(\rR\x06groups\x12\x1a\n" +
+	"\btogether\x18\x05 \x01(\bR\btogether\x12\x18\n" +
+	"\awaiting\x18\x06 \x01(\rR\awaiting\x12\x12\n" +
+	"\x04kept\x18\a \x01(\x04R\x04kept\x12\x14\n" +
+	"\x05final\x18\b \x01(\bR\x05final\"A\n" +
 	"\fTasksRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x1f\n" +
 	"\vfailed_only\x18\x02 \x01(\bR\n" +
@@ -3960,14 +5368,44 @@ const file_cluster_proto_rawDesc = "" +
 	"\rstage_attempt\x18\x03 \x01(\rR\fstageAttempt\x12\x12\n" +
 	"\x04task\x18\x04 \x01(\rR\x04task\x12\x16\n" +
 	"\x06number\x18\x05 \x01(\rR\x06number\x12\x14\n" +
-	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xff\x01\n" +
+	"\x05epoch\x18\x06 \x01(\x04R\x05epoch\"\xa5\x03\n" +
 	"\rWorkerMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x17.quern.cluster.v1.HelloR\x05hello\x12=\n" +
 	"\bprogress\x18\x02 \x03(\v2!.quern.cluster.v1.AttemptProgressR\bprogress\x120\n" +
 	"\x04lost\x18\x03 \x03(\v2\x1c.quern.cluster.v1.OutputLostR\x04lost\x12\x1a\n" +
 	"\bdraining\x18\x04 \x01(\bR\bdraining\x12\x18\n" +
 	"\aleaving\x18\x05 \x01(\bR\aleaving\x12\x18\n" +
-	"\adropped\x18\x06 \x03(\tR\adropped\"\x96\x03\n" +
+	"\adropped\x18\x06 \x03(\tR\adropped\x126\n" +
+	"\bspreaded\x18\a \x03(\v2\x1a.quern.cluster.v1.SpreadedR\bspreaded\x126\n" +
+	"\amembers\x18\b \x03(\v2\x1c.quern.cluster.v1.GangMemberR\amembers\x124\n" +
+	"\x06formed\x18\t \x03(\v2\x1c.quern.cluster.v1.GangFormedR\x06formed\"\xa7\x01\n" +
+	"\n" +
+	"GangMember\x123\n" +
+	"\aattempt\x18\x01 \x01(\v2\x19.quern.cluster.v1.AttemptR\aattempt\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\bR\x05ready\x12\x16\n" +
+	"\x06rounds\x18\x04 \x01(\x12R\x06rounds\x12\x16\n" +
+	"\x06broken\x18\x05 \x01(\tR\x06broken\"\x82\x01\n" +
+	"\n" +
+	"GangFormed\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x16\n" +
+	"\x06kernel\x18\x05 \x01(\bR\x06kernel\"\xb9\x01\n" +
+	"\x10KeepStateRequest\x123\n" +
+	"\aattempt\x18\x01 \x01(\v2\x19.quern.cluster.v1.AttemptR\aattempt\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x16\n" +
+	"\x06rounds\x18\x03 \x01(\x04R\x06rounds\x12\x14\n" +
+	"\x05final\x18\x04 \x01(\bR\x05final\x12\x16\n" +
+	"\x06digest\x18\x05 \x01(\tR\x06digest\x12\x12\n" +
+	"\x04size\x18\x06 \x01(\x03R\x04size\"*\n" +
+	"\x0eKeepStateReply\x12\x18\n" +
+	"\arefused\x18\x01 \x01(\tR\arefused\"\xaa\x03\n" +
 	"\x05Hello\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -3983,11 +5421,12 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05local\x18\v \x03(\tR\x05local\x123\n" +
 	"\arunning\x18\f \x03(\v2\x19.quern.cluster.v1.AttemptR\arunning\x120\n" +
 	"\aoutputs\x18\r \x03(\v2\x16.quern.cluster.v1.HeldR\aoutputs\x12\x18\n" +
-	"\acluster\x18\x0e \x01(\tR\acluster\"a\n" +
+	"\acluster\x18\x0e \x01(\tR\acluster\x12\x12\n" +
+	"\x04jobs\x18\x0f \x03(\tR\x04jobs\"a\n" +
 	"\x04Held\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\rR\x04task\x123\n" +
-	"\aattempt\x18\x03 \x01(\v2\x19.quern.cluster.v1.AttemptR\aattempt\"\xf6\x01\n" +
+	"\aattempt\x18\x03 \x01(\v2\x19.quern.cluster.v1.AttemptR\aattempt\"\xa4\x02\n" +
 	"\x0fAttemptProgress\x123\n" +
 	"\aattempt\x18\x01 \x01(\v2\x19.quern.cluster.v1.AttemptR\aattempt\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x01R\x04done\x12\x14\n" +
@@ -3997,7 +5436,10 @@ const file_cluster_proto_rawDesc = "" +
 	"\x05phase\x18\x06 \x01(\tR\x05phase\x12!\n" +
 	"\fkernel_pairs\x18\a \x01(\x03R\vkernelPairs\x12\x1d\n" +
 	"\n" +
-	"user_pairs\x18\b \x01(\x03R\tuserPairs\"\xe9\x01\n" +
+	"user_pairs\x18\b \x01(\x03R\tuserPairs\x12\x14\n" +
+	"\x05round\x18\t \x01(\x04R\x05round\x12\x16\n" +
+	"\x06rounds\x18\n" +
+	" \x01(\x04R\x06rounds\"\xe9\x01\n" +
 	"\n" +
 	"OutputLost\x121\n" +
 	"\x06reader\x18\x01 \x01(\v2\x19.quern.cluster.v1.AttemptR\x06reader\x12\x19\n" +
@@ -4006,19 +5448,94 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06worker\x18\x04 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05error\x18\x05 \x01(\tR\x05error\x12\x18\n" +
 	"\adamaged\x18\x06 \x01(\bR\adamaged\x12\x12\n" +
-	"\x04gone\x18\a \x01(\bR\x04gone\"\x88\x02\n" +
+	"\x04gone\x18\a \x01(\bR\x04gone\"\xe3\x04\n" +
 	"\rMasterMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x19.quern.cluster.v1.WelcomeR\awelcome\x120\n" +
 	"\x06launch\x18\x02 \x03(\v2\x18.quern.cluster.v1.LaunchR\x06launch\x12*\n" +
 	"\x04stop\x18\x03 \x03(\v2\x16.quern.cluster.v1.StopR\x04stop\x126\n" +
 	"\brelocate\x18\x04 \x03(\v2\x1a.quern.cluster.v1.RelocateR\brelocate\x12\x16\n" +
 	"\x06forget\x18\x05 \x03(\tR\x06forget\x12\x14\n" +
-	"\x05drain\x18\x06 \x01(\bR\x05drain\"\x83\x01\n" +
+	"\x05drain\x18\x06 \x01(\bR\x05drain\x120\n" +
+	"\x06spread\x18\a \x03(\v2\x18.quern.cluster.v1.SpreadR\x06spread\x12=\n" +
+	"\vspread_over\x18\b \x03(\v2\x1c.quern.cluster.v1.SpreadOverR\n" +
+	"spreadOver\x127\n" +
+	"\tgang_form\x18\t \x03(\v2\x1a.quern.cluster.v1.GangFormR\bgangForm\x12:\n" +
+	"\n" +
+	"gang_group\x18\n" +
+	" \x03(\v2\x1b.quern.cluster.v1.GangGroupR\tgangGroup\x12:\n" +
+	"\n" +
+	"gang_break\x18\v \x03(\v2\x1b.quern.cluster.v1.GangBreakR\tgangBreak\x127\n" +
+	"\tgang_over\x18\f \x03(\v2\x1a.quern.cluster.v1.GangOverR\bgangOver\"\xb2\x01\n" +
+	"\bGangForm\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12<\n" +
+	"\tconstants\x18\x03 \x01(\v2\x1e.quern.cluster.v1.JobConstantsR\tconstants\x126\n" +
+	"\aworkers\x18\x04 \x03(\v2\x1c.quern.cluster.v1.GangWorkerR\aworkers\"R\n" +
+	"\n" +
+	"GangWorker\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x9c\x01\n" +
+	"\tGangGroup\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x123\n" +
+	"\amembers\x18\x04 \x03(\v2\x19.quern.cluster.v1.AttemptR\amembers\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\rR\x04size\"U\n" +
+	"\tGangBreak\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"O\n" +
+	"\bGangOver\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
+	"\x05state\x18\x02 \x01(\v2\x1b.quern.cluster.v1.GangStateR\x05state\"a\n" +
+	"\tGangState\x12\x16\n" +
+	"\x06rounds\x18\x01 \x01(\x04R\x06rounds\x12\x14\n" +
+	"\x05final\x18\x02 \x01(\bR\x05final\x12\x12\n" +
+	"\x04blob\x18\x03 \x01(\tR\x04blob\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\"2\n" +
+	"\n" +
+	"SpreadOver\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
+	"\x04blob\x18\x02 \x01(\tR\x04blob\"\xf6\x01\n" +
+	"\x06Spread\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12<\n" +
+	"\tconstants\x18\x03 \x01(\v2\x1e.quern.cluster.v1.JobConstantsR\tconstants\x12\x12\n" +
+	"\x04blob\x18\x04 \x01(\tR\x04blob\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x03R\x04size\x12\x16\n" +
+	"\x06mapped\x18\x06 \x01(\bR\x06mapped\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\x128\n" +
+	"\amembers\x18\b \x03(\v2\x1e.quern.cluster.v1.SpreadMemberR\amembers\"T\n" +
+	"\fSpreadMember\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xf9\x01\n" +
+	"\bSpreaded\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x18\n" +
+	"\areached\x18\x05 \x01(\rR\areached\x12\x10\n" +
+	"\x03had\x18\x06 \x01(\rR\x03had\x12\x16\n" +
+	"\x06failed\x18\a \x01(\rR\x06failed\x12\x16\n" +
+	"\x06kernel\x18\b \x01(\rR\x06kernel\x12\x12\n" +
+	"\x04sent\x18\t \x01(\x03R\x04sent\x12\x1d\n" +
+	"\n" +
+	"elapsed_us\x18\n" +
+	" \x01(\x03R\telapsedUs\x12\x14\n" +
+	"\x05error\x18\v \x01(\tR\x05error\"\x83\x01\n" +
 	"\aWelcome\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x19\n" +
 	"\blease_ms\x18\x03 \x01(\x03R\aleaseMs\x12-\n" +
-	"\x04stop\x18\x04 \x03(\v2\x19.quern.cluster.v1.AttemptR\x04stop\"\xac\x03\n" +
+	"\x04stop\x18\x04 \x03(\v2\x19.quern.cluster.v1.AttemptR\x04stop\"\xfa\x04\n" +
 	"\x06Launch\x123\n" +
 	"\aattempt\x18\x01 \x01(\v2\x19.quern.cluster.v1.AttemptR\aattempt\x123\n" +
 	"\aprogram\x18\x02 \x01(\v2\x19.quern.cluster.v1.ProgramR\aprogram\x122\n" +
@@ -4032,7 +5549,23 @@ const file_cluster_proto_rawDesc = "" +
 	"\x06reduce\x18\t \x01(\v2\x1d.quern.cluster.v1.ReduceInputR\x06reduce\x12\x16\n" +
 	"\x06commit\x18\n" +
 	" \x01(\fR\x06commit\x12\x16\n" +
-	"\x06ticket\x18\v \x01(\fR\x06ticket\"\xf8\x01\n" +
+	"\x06ticket\x18\v \x01(\fR\x06ticket\x12<\n" +
+	"\vside_inputs\x18\f \x03(\v2\x1b.quern.cluster.v1.SideInputR\n" +
+	"sideInputs\x12\x16\n" +
+	"\x06coming\x18\r \x03(\tR\x06coming\x12*\n" +
+	"\x11side_inputs_limit\x18\x0e \x01(\x03R\x0fsideInputsLimit\x12\x18\n" +
+	"\amembers\x18\x0f \x01(\rR\amembers\x120\n" +
+	"\x04gang\x18\x10 \x01(\v2\x1c.quern.cluster.v1.GangLaunchR\x04gang\"\x81\x01\n" +
+	"\n" +
+	"GangLaunch\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\rR\x04size\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\rR\x05first\x12\x16\n" +
+	"\x06splits\x18\x03 \x01(\rR\x06splits\x121\n" +
+	"\x05state\x18\x04 \x01(\v2\x1b.quern.cluster.v1.GangStateR\x05state\"G\n" +
+	"\tSideInput\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04blob\x18\x02 \x01(\tR\x04blob\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\"\xf8\x01\n" +
 	"\fJobConstants\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x15\n" +
@@ -4157,12 +5690,14 @@ const file_cluster_proto_rawDesc = "" +
 	"\aWorkers\x12 .quern.cluster.v1.WorkersRequest\x1a\x1e.quern.cluster.v1.WorkersReply\x12E\n" +
 	"\x05Drain\x12\x1e.quern.cluster.v1.DrainRequest\x1a\x1c.quern.cluster.v1.DrainReply\x12N\n" +
 	"\bHasBlobs\x12!.quern.cluster.v1.HasBlobsRequest\x1a\x1f.quern.cluster.v1.HasBlobsReply\x12H\n" +
-	"\aPutBlob\x12\x1b.quern.cluster.v1.BlobChunk\x1a\x1e.quern.cluster.v1.PutBlobReply(\x012\xf2\x01\n" +
+	"\aPutBlob\x12\x1b.quern.cluster.v1.BlobChunk\x1a\x1e.quern.cluster.v1.PutBlobReply(\x012\x90\x03\n" +
 	"\n" +
 	"Attendance\x12N\n" +
 	"\x06Attend\x12\x1f.quern.cluster.v1.WorkerMessage\x1a\x1f.quern.cluster.v1.MasterMessage(\x010\x01\x12H\n" +
 	"\x06Finish\x12\x1f.quern.cluster.v1.FinishRequest\x1a\x1d.quern.cluster.v1.FinishReply\x12J\n" +
-	"\aGetBlob\x12 .quern.cluster.v1.GetBlobRequest\x1a\x1b.quern.cluster.v1.BlobChunk0\x012\xd9\x01\n" +
+	"\aGetBlob\x12 .quern.cluster.v1.GetBlobRequest\x1a\x1b.quern.cluster.v1.BlobChunk0\x01\x12I\n" +
+	"\bKeepBlob\x12\x1b.quern.cluster.v1.BlobChunk\x1a\x1e.quern.cluster.v1.PutBlobReply(\x01\x12Q\n" +
+	"\tKeepState\x12\".quern.cluster.v1.KeepStateRequest\x1a .quern.cluster.v1.KeepStateReply2\xd9\x01\n" +
 	"\x04Peer\x12D\n" +
 	"\x04Push\x12\x1d.quern.cluster.v1.PushRequest\x1a\x1b.quern.cluster.v1.PushReply0\x01\x12G\n" +
 	"\x05Fetch\x12\x1e.quern.cluster.v1.FetchRequest\x1a\x1c.quern.cluster.v1.FetchBlock0\x01\x12B\n" +
@@ -4181,58 +5716,75 @@ func file_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_cluster_proto_goTypes = []any{
-	(JobState)(0),           // 0: quern.cluster.v1.JobState
-	(*AboutRequest)(nil),    // 1: quern.cluster.v1.AboutRequest
-	(*AboutReply)(nil),      // 2: quern.cluster.v1.AboutReply
-	(*Program)(nil),         // 3: quern.cluster.v1.Program
-	(*SubmitRequest)(nil),   // 4: quern.cluster.v1.SubmitRequest
-	(*Upload)(nil),          // 5: quern.cluster.v1.Upload
-	(*SubmitReply)(nil),     // 6: quern.cluster.v1.SubmitReply
-	(*JobsRequest)(nil),     // 7: quern.cluster.v1.JobsRequest
-	(*JobsReply)(nil),       // 8: quern.cluster.v1.JobsReply
-	(*WatchRequest)(nil),    // 9: quern.cluster.v1.WatchRequest
-	(*CancelRequest)(nil),   // 10: quern.cluster.v1.CancelRequest
-	(*CancelReply)(nil),     // 11: quern.cluster.v1.CancelReply
-	(*StageStatus)(nil),     // 12: quern.cluster.v1.StageStatus
-	(*JobStatus)(nil),       // 13: quern.cluster.v1.JobStatus
-	(*TasksRequest)(nil),    // 14: quern.cluster.v1.TasksRequest
-	(*TasksPage)(nil),       // 15: quern.cluster.v1.TasksPage
-	(*AttemptStatus)(nil),   // 16: quern.cluster.v1.AttemptStatus
-	(*LogsRequest)(nil),     // 17: quern.cluster.v1.LogsRequest
-	(*LogChunk)(nil),        // 18: quern.cluster.v1.LogChunk
-	(*WorkersRequest)(nil),  // 19: quern.cluster.v1.WorkersRequest
-	(*WorkersReply)(nil),    // 20: quern.cluster.v1.WorkersReply
-	(*WorkerStatus)(nil),    // 21: quern.cluster.v1.WorkerStatus
-	(*DrainRequest)(nil),    // 22: quern.cluster.v1.DrainRequest
-	(*DrainReply)(nil),      // 23: quern.cluster.v1.DrainReply
-	(*HasBlobsRequest)(nil), // 24: quern.cluster.v1.HasBlobsRequest
-	(*HasBlobsReply)(nil),   // 25: quern.cluster.v1.HasBlobsReply
-	(*BlobChunk)(nil),       // 26: quern.cluster.v1.BlobChunk
-	(*PutBlobReply)(nil),    // 27: quern.cluster.v1.PutBlobReply
-	(*Attempt)(nil),         // 28: quern.cluster.v1.Attempt
-	(*WorkerMessage)(nil),   // 29: quern.cluster.v1.WorkerMessage
-	(*Hello)(nil),           // 30: quern.cluster.v1.Hello
-	(*Held)(nil),            // 31: quern.cluster.v1.Held
-	(*AttemptProgress)(nil), // 32: quern.cluster.v1.AttemptProgress
-	(*OutputLost)(nil),      // 33: quern.cluster.v1.OutputLost
-	(*MasterMessage)(nil),   // 34: quern.cluster.v1.MasterMessage
-	(*Welcome)(nil),         // 35: quern.cluster.v1.Welcome
-	(*Launch)(nil),          // 36: quern.cluster.v1.Launch
-	(*JobConstants)(nil),    // 37: quern.cluster.v1.JobConstants
-	(*ReduceInput)(nil),     // 38: quern.cluster.v1.ReduceInput
-	(*MapOutput)(nil),       // 39: quern.cluster.v1.MapOutput
-	(*Stop)(nil),            // 40: quern.cluster.v1.Stop
-	(*Relocate)(nil),        // 41: quern.cluster.v1.Relocate
-	(*FinishRequest)(nil),   // 42: quern.cluster.v1.FinishRequest
-	(*FinishReply)(nil),     // 43: quern.cluster.v1.FinishReply
-	(*GetBlobRequest)(nil),  // 44: quern.cluster.v1.GetBlobRequest
-	(*PushRequest)(nil),     // 45: quern.cluster.v1.PushRequest
-	(*PushReply)(nil),       // 46: quern.cluster.v1.PushReply
-	(*FetchRequest)(nil),    // 47: quern.cluster.v1.FetchRequest
-	(*FetchBlock)(nil),      // 48: quern.cluster.v1.FetchBlock
-	nil,                     // 49: quern.cluster.v1.JobStatus.CountersEntry
+	(JobState)(0),            // 0: quern.cluster.v1.JobState
+	(*AboutRequest)(nil),     // 1: quern.cluster.v1.AboutRequest
+	(*AboutReply)(nil),       // 2: quern.cluster.v1.AboutReply
+	(*Program)(nil),          // 3: quern.cluster.v1.Program
+	(*SubmitRequest)(nil),    // 4: quern.cluster.v1.SubmitRequest
+	(*Upload)(nil),           // 5: quern.cluster.v1.Upload
+	(*SubmitReply)(nil),      // 6: quern.cluster.v1.SubmitReply
+	(*JobsRequest)(nil),      // 7: quern.cluster.v1.JobsRequest
+	(*JobsReply)(nil),        // 8: quern.cluster.v1.JobsReply
+	(*WatchRequest)(nil),     // 9: quern.cluster.v1.WatchRequest
+	(*CancelRequest)(nil),    // 10: quern.cluster.v1.CancelRequest
+	(*CancelReply)(nil),      // 11: quern.cluster.v1.CancelReply
+	(*StageStatus)(nil),      // 12: quern.cluster.v1.StageStatus
+	(*JobStatus)(nil),        // 13: quern.cluster.v1.JobStatus
+	(*IterationStatus)(nil),  // 14: quern.cluster.v1.IterationStatus
+	(*TasksRequest)(nil),     // 15: quern.cluster.v1.TasksRequest
+	(*TasksPage)(nil),        // 16: quern.cluster.v1.TasksPage
+	(*AttemptStatus)(nil),    // 17: quern.cluster.v1.AttemptStatus
+	(*LogsRequest)(nil),      // 18: quern.cluster.v1.LogsRequest
+	(*LogChunk)(nil),         // 19: quern.cluster.v1.LogChunk
+	(*WorkersRequest)(nil),   // 20: quern.cluster.v1.WorkersRequest
+	(*WorkersReply)(nil),     // 21: quern.cluster.v1.WorkersReply
+	(*WorkerStatus)(nil),     // 22: quern.cluster.v1.WorkerStatus
+	(*DrainRequest)(nil),     // 23: quern.cluster.v1.DrainRequest
+	(*DrainReply)(nil),       // 24: quern.cluster.v1.DrainReply
+	(*HasBlobsRequest)(nil),  // 25: quern.cluster.v1.HasBlobsRequest
+	(*HasBlobsReply)(nil),    // 26: quern.cluster.v1.HasBlobsReply
+	(*BlobChunk)(nil),        // 27: quern.cluster.v1.BlobChunk
+	(*PutBlobReply)(nil),     // 28: quern.cluster.v1.PutBlobReply
+	(*Attempt)(nil),          // 29: quern.cluster.v1.Attempt
+	(*WorkerMessage)(nil),    // 30: quern.cluster.v1.WorkerMessage
+	(*GangMember)(nil),       // 31: quern.cluster.v1.GangMember
+	(*GangFormed)(nil),       // 32: quern.cluster.v1.GangFormed
+	(*KeepStateRequest)(nil), // 33: quern.cluster.v1.KeepStateRequest
+	(*KeepStateReply)(nil),   // 34: quern.cluster.v1.KeepStateReply
+	(*Hello)(nil),            // 35: quern.cluster.v1.Hello
+	(*Held)(nil),             // 36: quern.cluster.v1.Held
+	(*AttemptProgress)(nil),  // 37: quern.cluster.v1.AttemptProgress
+	(*OutputLost)(nil),       // 38: quern.cluster.v1.OutputLost
+	(*MasterMessage)(nil),    // 39: quern.cluster.v1.MasterMessage
+	(*GangForm)(nil),         // 40: quern.cluster.v1.GangForm
+	(*GangWorker)(nil),       // 41: quern.cluster.v1.GangWorker
+	(*GangGroup)(nil),        // 42: quern.cluster.v1.GangGroup
+	(*GangBreak)(nil),        // 43: quern.cluster.v1.GangBreak
+	(*GangOver)(nil),         // 44: quern.cluster.v1.GangOver
+	(*GangState)(nil),        // 45: quern.cluster.v1.GangState
+	(*SpreadOver)(nil),       // 46: quern.cluster.v1.SpreadOver
+	(*Spread)(nil),           // 47: quern.cluster.v1.Spread
+	(*SpreadMember)(nil),     // 48: quern.cluster.v1.SpreadMember
+	(*Spreaded)(nil),         // 49: quern.cluster.v1.Spreaded
+	(*Welcome)(nil),          // 50: quern.cluster.v1.Welcome
+	(*Launch)(nil),           // 51: quern.cluster.v1.Launch
+	(*GangLaunch)(nil),       // 52: quern.cluster.v1.GangLaunch
+	(*SideInput)(nil),        // 53: quern.cluster.v1.SideInput
+	(*JobConstants)(nil),     // 54: quern.cluster.v1.JobConstants
+	(*ReduceInput)(nil),      // 55: quern.cluster.v1.ReduceInput
+	(*MapOutput)(nil),        // 56: quern.cluster.v1.MapOutput
+	(*Stop)(nil),             // 57: quern.cluster.v1.Stop
+	(*Relocate)(nil),         // 58: quern.cluster.v1.Relocate
+	(*FinishRequest)(nil),    // 59: quern.cluster.v1.FinishRequest
+	(*FinishReply)(nil),      // 60: quern.cluster.v1.FinishReply
+	(*GetBlobRequest)(nil),   // 61: quern.cluster.v1.GetBlobRequest
+	(*PushRequest)(nil),      // 62: quern.cluster.v1.PushRequest
+	(*PushReply)(nil),        // 63: quern.cluster.v1.PushReply
+	(*FetchRequest)(nil),     // 64: quern.cluster.v1.FetchRequest
+	(*FetchBlock)(nil),       // 65: quern.cluster.v1.FetchBlock
+	nil,                      // 66: quern.cluster.v1.JobStatus.CountersEntry
 }
 var file_cluster_proto_depIdxs = []int32{
 	3,  // 0: quern.cluster.v1.SubmitRequest.program:type_name -> quern.cluster.v1.Program
@@ -4242,78 +5794,104 @@ var file_cluster_proto_depIdxs = []int32{
 	0,  // 4: quern.cluster.v1.JobStatus.state:type_name -> quern.cluster.v1.JobState
 	12, // 5: quern.cluster.v1.JobStatus.map:type_name -> quern.cluster.v1.StageStatus
 	12, // 6: quern.cluster.v1.JobStatus.reduce:type_name -> quern.cluster.v1.StageStatus
-	49, // 7: quern.cluster.v1.JobStatus.counters:type_name -> quern.cluster.v1.JobStatus.CountersEntry
-	16, // 8: quern.cluster.v1.TasksPage.attempts:type_name -> quern.cluster.v1.AttemptStatus
-	28, // 9: quern.cluster.v1.AttemptStatus.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 10: quern.cluster.v1.LogChunk.attempt:type_name -> quern.cluster.v1.Attempt
-	21, // 11: quern.cluster.v1.WorkersReply.workers:type_name -> quern.cluster.v1.WorkerStatus
-	30, // 12: quern.cluster.v1.WorkerMessage.hello:type_name -> quern.cluster.v1.Hello
-	32, // 13: quern.cluster.v1.WorkerMessage.progress:type_name -> quern.cluster.v1.AttemptProgress
-	33, // 14: quern.cluster.v1.WorkerMessage.lost:type_name -> quern.cluster.v1.OutputLost
-	28, // 15: quern.cluster.v1.Hello.running:type_name -> quern.cluster.v1.Attempt
-	31, // 16: quern.cluster.v1.Hello.outputs:type_name -> quern.cluster.v1.Held
-	28, // 17: quern.cluster.v1.Held.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 18: quern.cluster.v1.AttemptProgress.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 19: quern.cluster.v1.OutputLost.reader:type_name -> quern.cluster.v1.Attempt
-	28, // 20: quern.cluster.v1.OutputLost.output:type_name -> quern.cluster.v1.Attempt
-	35, // 21: quern.cluster.v1.MasterMessage.welcome:type_name -> quern.cluster.v1.Welcome
-	36, // 22: quern.cluster.v1.MasterMessage.launch:type_name -> quern.cluster.v1.Launch
-	40, // 23: quern.cluster.v1.MasterMessage.stop:type_name -> quern.cluster.v1.Stop
-	41, // 24: quern.cluster.v1.MasterMessage.relocate:type_name -> quern.cluster.v1.Relocate
-	28, // 25: quern.cluster.v1.Welcome.stop:type_name -> quern.cluster.v1.Attempt
-	28, // 26: quern.cluster.v1.Launch.attempt:type_name -> quern.cluster.v1.Attempt
-	3,  // 27: quern.cluster.v1.Launch.program:type_name -> quern.cluster.v1.Program
-	5,  // 28: quern.cluster.v1.Launch.uploads:type_name -> quern.cluster.v1.Upload
-	37, // 29: quern.cluster.v1.Launch.constants:type_name -> quern.cluster.v1.JobConstants
-	38, // 30: quern.cluster.v1.Launch.reduce:type_name -> quern.cluster.v1.ReduceInput
-	39, // 31: quern.cluster.v1.ReduceInput.outputs:type_name -> quern.cluster.v1.MapOutput
-	28, // 32: quern.cluster.v1.MapOutput.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 33: quern.cluster.v1.Stop.attempt:type_name -> quern.cluster.v1.Attempt
-	28, // 34: quern.cluster.v1.Relocate.reader:type_name -> quern.cluster.v1.Attempt
-	39, // 35: quern.cluster.v1.Relocate.output:type_name -> quern.cluster.v1.MapOutput
-	28, // 36: quern.cluster.v1.FinishRequest.attempt:type_name -> quern.cluster.v1.Attempt
-	37, // 37: quern.cluster.v1.PushRequest.constants:type_name -> quern.cluster.v1.JobConstants
-	39, // 38: quern.cluster.v1.PushRequest.outputs:type_name -> quern.cluster.v1.MapOutput
-	28, // 39: quern.cluster.v1.FetchRequest.attempt:type_name -> quern.cluster.v1.Attempt
-	1,  // 40: quern.cluster.v1.Cluster.About:input_type -> quern.cluster.v1.AboutRequest
-	4,  // 41: quern.cluster.v1.Cluster.Submit:input_type -> quern.cluster.v1.SubmitRequest
-	7,  // 42: quern.cluster.v1.Cluster.Jobs:input_type -> quern.cluster.v1.JobsRequest
-	9,  // 43: quern.cluster.v1.Cluster.Watch:input_type -> quern.cluster.v1.WatchRequest
-	10, // 44: quern.cluster.v1.Cluster.Cancel:input_type -> quern.cluster.v1.CancelRequest
-	14, // 45: quern.cluster.v1.Cluster.Tasks:input_type -> quern.cluster.v1.TasksRequest
-	17, // 46: quern.cluster.v1.Cluster.Logs:input_type -> quern.cluster.v1.LogsRequest
-	19, // 47: quern.cluster.v1.Cluster.Workers:input_type -> quern.cluster.v1.WorkersRequest
-	22, // 48: quern.cluster.v1.Cluster.Drain:input_type -> quern.cluster.v1.DrainRequest
-	24, // 49: quern.cluster.v1.Cluster.HasBlobs:input_type -> quern.cluster.v1.HasBlobsRequest
-	26, // 50: quern.cluster.v1.Cluster.PutBlob:input_type -> quern.cluster.v1.BlobChunk
-	29, // 51: quern.cluster.v1.Attendance.Attend:input_type -> quern.cluster.v1.WorkerMessage
-	42, // 52: quern.cluster.v1.Attendance.Finish:input_type -> quern.cluster.v1.FinishRequest
-	44, // 53: quern.cluster.v1.Attendance.GetBlob:input_type -> quern.cluster.v1.GetBlobRequest
-	45, // 54: quern.cluster.v1.Peer.Push:input_type -> quern.cluster.v1.PushRequest
-	47, // 55: quern.cluster.v1.Peer.Fetch:input_type -> quern.cluster.v1.FetchRequest
-	17, // 56: quern.cluster.v1.Peer.Log:input_type -> quern.cluster.v1.LogsRequest
-	2,  // 57: quern.cluster.v1.Cluster.About:output_type -> quern.cluster.v1.AboutReply
-	6,  // 58: quern.cluster.v1.Cluster.Submit:output_type -> quern.cluster.v1.SubmitReply
-	8,  // 59: quern.cluster.v1.Cluster.Jobs:output_type -> quern.cluster.v1.JobsReply
-	13, // 60: quern.cluster.v1.Cluster.Watch:output_type -> quern.cluster.v1.JobStatus
-	11, // 61: quern.cluster.v1.Cluster.Cancel:output_type -> quern.cluster.v1.CancelReply
-	15, // 62: quern.cluster.v1.Cluster.Tasks:output_type -> quern.cluster.v1.TasksPage
-	18, // 63: quern.cluster.v1.Cluster.Logs:output_type -> quern.cluster.v1.LogChunk
-	20, // 64: quern.cluster.v1.Cluster.Workers:output_type -> quern.cluster.v1.WorkersReply
-	23, // 65: quern.cluster.v1.Cluster.Drain:output_type -> quern.cluster.v1.DrainReply
-	25, // 66: quern.cluster.v1.Cluster.HasBlobs:output_type -> quern.cluster.v1.HasBlobsReply
-	27, // 67: quern.cluster.v1.Cluster.PutBlob:output_type -> quern.cluster.v1.PutBlobReply
-	34, // 68: quern.cluster.v1.Attendance.Attend:output_type -> quern.cluster.v1.MasterMessage
-	43, // 69: quern.cluster.v1.Attendance.Finish:output_type -> quern.cluster.v1.FinishReply
-	26, // 70: quern.cluster.v1.Attendance.GetBlob:output_type -> quern.cluster.v1.BlobChunk
-	46, // 71: quern.cluster.v1.Peer.Push:output_type -> quern.cluster.v1.PushReply
-	48, // 72: quern.cluster.v1.Peer.Fetch:output_type -> quern.cluster.v1.FetchBlock
-	18, // 73: quern.cluster.v1.Peer.Log:output_type -> quern.cluster.v1.LogChunk
-	57, // [57:74] is the sub-list for method output_type
-	40, // [40:57] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	66, // 7: quern.cluster.v1.JobStatus.counters:type_name -> quern.cluster.v1.JobStatus.CountersEntry
+	49, // 8: quern.cluster.v1.JobStatus.broadcasts:type_name -> quern.cluster.v1.Spreaded
+	14, // 9: quern.cluster.v1.JobStatus.iteration:type_name -> quern.cluster.v1.IterationStatus
+	17, // 10: quern.cluster.v1.TasksPage.attempts:type_name -> quern.cluster.v1.AttemptStatus
+	29, // 11: quern.cluster.v1.AttemptStatus.attempt:type_name -> quern.cluster.v1.Attempt
+	29, // 12: quern.cluster.v1.LogChunk.attempt:type_name -> quern.cluster.v1.Attempt
+	22, // 13: quern.cluster.v1.WorkersReply.workers:type_name -> quern.cluster.v1.WorkerStatus
+	35, // 14: quern.cluster.v1.WorkerMessage.hello:type_name -> quern.cluster.v1.Hello
+	37, // 15: quern.cluster.v1.WorkerMessage.progress:type_name -> quern.cluster.v1.AttemptProgress
+	38, // 16: quern.cluster.v1.WorkerMessage.lost:type_name -> quern.cluster.v1.OutputLost
+	49, // 17: quern.cluster.v1.WorkerMessage.spreaded:type_name -> quern.cluster.v1.Spreaded
+	31, // 18: quern.cluster.v1.WorkerMessage.members:type_name -> quern.cluster.v1.GangMember
+	32, // 19: quern.cluster.v1.WorkerMessage.formed:type_name -> quern.cluster.v1.GangFormed
+	29, // 20: quern.cluster.v1.GangMember.attempt:type_name -> quern.cluster.v1.Attempt
+	29, // 21: quern.cluster.v1.KeepStateRequest.attempt:type_name -> quern.cluster.v1.Attempt
+	29, // 22: quern.cluster.v1.Hello.running:type_name -> quern.cluster.v1.Attempt
+	36, // 23: quern.cluster.v1.Hello.outputs:type_name -> quern.cluster.v1.Held
+	29, // 24: quern.cluster.v1.Held.attempt:type_name -> quern.cluster.v1.Attempt
+	29, // 25: quern.cluster.v1.AttemptProgress.attempt:type_name -> quern.cluster.v1.Attempt
+	29, // 26: quern.cluster.v1.OutputLost.reader:type_name -> quern.cluster.v1.Attempt
+	29, // 27: quern.cluster.v1.OutputLost.output:type_name -> quern.cluster.v1.Attempt
+	50, // 28: quern.cluster.v1.MasterMessage.welcome:type_name -> quern.cluster.v1.Welcome
+	51, // 29: quern.cluster.v1.MasterMessage.launch:type_name -> quern.cluster.v1.Launch
+	57, // 30: quern.cluster.v1.MasterMessage.stop:type_name -> quern.cluster.v1.Stop
+	58, // 31: quern.cluster.v1.MasterMessage.relocate:type_name -> quern.cluster.v1.Relocate
+	47, // 32: quern.cluster.v1.MasterMessage.spread:type_name -> quern.cluster.v1.Spread
+	46, // 33: quern.cluster.v1.MasterMessage.spread_over:type_name -> quern.cluster.v1.SpreadOver
+	40, // 34: quern.cluster.v1.MasterMessage.gang_form:type_name -> quern.cluster.v1.GangForm
+	42, // 35: quern.cluster.v1.MasterMessage.gang_group:type_name -> quern.cluster.v1.GangGroup
+	43, // 36: quern.cluster.v1.MasterMessage.gang_break:type_name -> quern.cluster.v1.GangBreak
+	44, // 37: quern.cluster.v1.MasterMessage.gang_over:type_name -> quern.cluster.v1.GangOver
+	54, // 38: quern.cluster.v1.GangForm.constants:type_name -> quern.cluster.v1.JobConstants
+	41, // 39: quern.cluster.v1.GangForm.workers:type_name -> quern.cluster.v1.GangWorker
+	29, // 40: quern.cluster.v1.GangGroup.members:type_name -> quern.cluster.v1.Attempt
+	45, // 41: quern.cluster.v1.GangOver.state:type_name -> quern.cluster.v1.GangState
+	54, // 42: quern.cluster.v1.Spread.constants:type_name -> quern.cluster.v1.JobConstants
+	48, // 43: quern.cluster.v1.Spread.members:type_name -> quern.cluster.v1.SpreadMember
+	29, // 44: quern.cluster.v1.Welcome.stop:type_name -> quern.cluster.v1.Attempt
+	29, // 45: quern.cluster.v1.Launch.attempt:type_name -> quern.cluster.v1.Attempt
+	3,  // 46: quern.cluster.v1.Launch.program:type_name -> quern.cluster.v1.Program
+	5,  // 47: quern.cluster.v1.Launch.uploads:type_name -> quern.cluster.v1.Upload
+	54, // 48: quern.cluster.v1.Launch.constants:type_name -> quern.cluster.v1.JobConstants
+	55, // 49: quern.cluster.v1.Launch.reduce:type_name -> quern.cluster.v1.ReduceInput
+	53, // 50: quern.cluster.v1.Launch.side_inputs:type_name -> quern.cluster.v1.SideInput
+	52, // 51: quern.cluster.v1.Launch.gang:type_name -> quern.cluster.v1.GangLaunch
+	45, // 52: quern.cluster.v1.GangLaunch.state:type_name -> quern.cluster.v1.GangState
+	56, // 53: quern.cluster.v1.ReduceInput.outputs:type_name -> quern.cluster.v1.MapOutput
+	29, // 54: quern.cluster.v1.MapOutput.attempt:type_name -> quern.cluster.v1.Attempt
+	29, // 55: quern.cluster.v1.Stop.attempt:type_name -> quern.cluster.v1.Attempt
+	29, // 56: quern.cluster.v1.Relocate.reader:type_name -> quern.cluster.v1.Attempt
+	56, // 57: quern.cluster.v1.Relocate.output:type_name -> quern.cluster.v1.MapOutput
+	29, // 58: quern.cluster.v1.FinishRequest.attempt:type_name -> quern.cluster.v1.Attempt
+	54, // 59: quern.cluster.v1.PushRequest.constants:type_name -> quern.cluster.v1.JobConstants
+	56, // 60: quern.cluster.v1.PushRequest.outputs:type_name -> quern.cluster.v1.MapOutput
+	29, // 61: quern.cluster.v1.FetchRequest.attempt:type_name -> quern.cluster.v1.Attempt
+	1,  // 62: quern.cluster.v1.Cluster.About:input_type -> quern.cluster.v1.AboutRequest
+	4,  // 63: quern.cluster.v1.Cluster.Submit:input_type -> quern.cluster.v1.SubmitRequest
+	7,  // 64: quern.cluster.v1.Cluster.Jobs:input_type -> quern.cluster.v1.JobsRequest
+	9,  // 65: quern.cluster.v1.Cluster.Watch:input_type -> quern.cluster.v1.WatchRequest
+	10, // 66: quern.cluster.v1.Cluster.Cancel:input_type -> quern.cluster.v1.CancelRequest
+	15, // 67: quern.cluster.v1.Cluster.Tasks:input_type -> quern.cluster.v1.TasksRequest
+	18, // 68: quern.cluster.v1.Cluster.Logs:input_type -> quern.cluster.v1.LogsRequest
+	20, // 69: quern.cluster.v1.Cluster.Workers:input_type -> quern.cluster.v1.WorkersRequest
+	23, // 70: quern.cluster.v1.Cluster.Drain:input_type -> quern.cluster.v1.DrainRequest
+	25, // 71: quern.cluster.v1.Cluster.HasBlobs:input_type -> quern.cluster.v1.HasBlobsRequest
+	27, // 72: quern.cluster.v1.Cluster.PutBlob:input_type -> quern.cluster.v1.BlobChunk
+	30, // 73: quern.cluster.v1.Attendance.Attend:input_type -> quern.cluster.v1.WorkerMessage
+	59, // 74: quern.cluster.v1.Attendance.Finish:input_type -> quern.cluster.v1.FinishRequest
+	61, // 75: quern.cluster.v1.Attendance.GetBlob:input_type -> quern.cluster.v1.GetBlobRequest
+	27, // 76: quern.cluster.v1.Attendance.KeepBlob:input_type -> quern.cluster.v1.BlobChunk
+	33, // 77: quern.cluster.v1.Attendance.KeepState:input_type -> quern.cluster.v1.KeepStateRequest
+	62, // 78: quern.cluster.v1.Peer.Push:input_type -> quern.cluster.v1.PushRequest
+	64, // 79: quern.cluster.v1.Peer.Fetch:input_type -> quern.cluster.v1.FetchRequest
+	18, // 80: quern.cluster.v1.Peer.Log:input_type -> quern.cluster.v1.LogsRequest
+	2,  // 81: quern.cluster.v1.Cluster.About:output_type -> quern.cluster.v1.AboutReply
+	6,  // 82: quern.cluster.v1.Cluster.Submit:output_type -> quern.cluster.v1.SubmitReply
+	8,  // 83: quern.cluster.v1.Cluster.Jobs:output_type -> quern.cluster.v1.JobsReply
+	13, // 84: quern.cluster.v1.Cluster.Watch:output_type -> quern.cluster.v1.JobStatus
+	11, // 85: quern.cluster.v1.Cluster.Cancel:output_type -> quern.cluster.v1.CancelReply
+	16, // 86: quern.cluster.v1.Cluster.Tasks:output_type -> quern.cluster.v1.TasksPage
+	19, // 87: quern.cluster.v1.Cluster.Logs:output_type -> quern.cluster.v1.LogChunk
+	21, // 88: quern.cluster.v1.Cluster.Workers:output_type -> quern.cluster.v1.WorkersReply
+	24, // 89: quern.cluster.v1.Cluster.Drain:output_type -> quern.cluster.v1.DrainReply
+	26, // 90: quern.cluster.v1.Cluster.HasBlobs:output_type -> quern.cluster.v1.HasBlobsReply
+	28, // 91: quern.cluster.v1.Cluster.PutBlob:output_type -> quern.cluster.v1.PutBlobReply
+	39, // 92: quern.cluster.v1.Attendance.Attend:output_type -> quern.cluster.v1.MasterMessage
+	60, // 93: quern.cluster.v1.Attendance.Finish:output_type -> quern.cluster.v1.FinishReply
+	27, // 94: quern.cluster.v1.Attendance.GetBlob:output_type -> quern.cluster.v1.BlobChunk
+	28, // 95: quern.cluster.v1.Attendance.KeepBlob:output_type -> quern.cluster.v1.PutBlobReply
+	34, // 96: quern.cluster.v1.Attendance.KeepState:output_type -> quern.cluster.v1.KeepStateReply
+	63, // 97: quern.cluster.v1.Peer.Push:output_type -> quern.cluster.v1.PushReply
+	65, // 98: quern.cluster.v1.Peer.Fetch:output_type -> quern.cluster.v1.FetchBlock
+	19, // 99: quern.cluster.v1.Peer.Log:output_type -> quern.cluster.v1.LogChunk
+	81, // [81:100] is the sub-list for method output_type
+	62, // [62:81] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_cluster_proto_init() }
@@ -4327,7 +5905,7 @@ func file_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_cluster_proto_rawDesc), len(file_cluster_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   49,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -535,9 +535,11 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Attendance_Attend_FullMethodName  = "/quern.cluster.v1.Attendance/Attend"
-	Attendance_Finish_FullMethodName  = "/quern.cluster.v1.Attendance/Finish"
-	Attendance_GetBlob_FullMethodName = "/quern.cluster.v1.Attendance/GetBlob"
+	Attendance_Attend_FullMethodName    = "/quern.cluster.v1.Attendance/Attend"
+	Attendance_Finish_FullMethodName    = "/quern.cluster.v1.Attendance/Finish"
+	Attendance_GetBlob_FullMethodName   = "/quern.cluster.v1.Attendance/GetBlob"
+	Attendance_KeepBlob_FullMethodName  = "/quern.cluster.v1.Attendance/KeepBlob"
+	Attendance_KeepState_FullMethodName = "/quern.cluster.v1.Attendance/KeepState"
 )
 
 // AttendanceClient is the client API for Attendance service.
@@ -551,6 +553,11 @@ type AttendanceClient interface {
 	Finish(ctx context.Context, in *FinishRequest, opts ...grpc.CallOption) (*FinishReply, error)
 	// GetBlob sends a blob.
 	GetBlob(ctx context.Context, in *GetBlobRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BlobChunk], error)
+	// KeepBlob stores a side input that a plan attempt made, before its result is offered.
+	KeepBlob(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[BlobChunk, PutBlobReply], error)
+	// KeepState has the state of an iteration, a blob that was stored before, be what attempts go on from. It
+	// returns when that is in the journal.
+	KeepState(ctx context.Context, in *KeepStateRequest, opts ...grpc.CallOption) (*KeepStateReply, error)
 }
 
 type attendanceClient struct {
@@ -603,6 +610,29 @@ func (c *attendanceClient) GetBlob(ctx context.Context, in *GetBlobRequest, opts
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Attendance_GetBlobClient = grpc.ServerStreamingClient[BlobChunk]
 
+func (c *attendanceClient) KeepBlob(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[BlobChunk, PutBlobReply], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Attendance_ServiceDesc.Streams[2], Attendance_KeepBlob_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BlobChunk, PutBlobReply]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Attendance_KeepBlobClient = grpc.ClientStreamingClient[BlobChunk, PutBlobReply]
+
+func (c *attendanceClient) KeepState(ctx context.Context, in *KeepStateRequest, opts ...grpc.CallOption) (*KeepStateReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(KeepStateReply)
+	err := c.cc.Invoke(ctx, Attendance_KeepState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AttendanceServer is the server API for Attendance service.
 // All implementations must embed UnimplementedAttendanceServer
 // for forward compatibility.
@@ -614,6 +644,11 @@ type AttendanceServer interface {
 	Finish(context.Context, *FinishRequest) (*FinishReply, error)
 	// GetBlob sends a blob.
 	GetBlob(*GetBlobRequest, grpc.ServerStreamingServer[BlobChunk]) error
+	// KeepBlob stores a side input that a plan attempt made, before its result is offered.
+	KeepBlob(grpc.ClientStreamingServer[BlobChunk, PutBlobReply]) error
+	// KeepState has the state of an iteration, a blob that was stored before, be what attempts go on from. It
+	// returns when that is in the journal.
+	KeepState(context.Context, *KeepStateRequest) (*KeepStateReply, error)
 	mustEmbedUnimplementedAttendanceServer()
 }
 
@@ -632,6 +667,12 @@ func (UnimplementedAttendanceServer) Finish(context.Context, *FinishRequest) (*F
 }
 func (UnimplementedAttendanceServer) GetBlob(*GetBlobRequest, grpc.ServerStreamingServer[BlobChunk]) error {
 	return status.Error(codes.Unimplemented, "method GetBlob not implemented")
+}
+func (UnimplementedAttendanceServer) KeepBlob(grpc.ClientStreamingServer[BlobChunk, PutBlobReply]) error {
+	return status.Error(codes.Unimplemented, "method KeepBlob not implemented")
+}
+func (UnimplementedAttendanceServer) KeepState(context.Context, *KeepStateRequest) (*KeepStateReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method KeepState not implemented")
 }
 func (UnimplementedAttendanceServer) mustEmbedUnimplementedAttendanceServer() {}
 func (UnimplementedAttendanceServer) testEmbeddedByValue()                    {}
@@ -690,6 +731,31 @@ func _Attendance_GetBlob_Handler(srv interface{}, stream grpc.ServerStream) erro
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Attendance_GetBlobServer = grpc.ServerStreamingServer[BlobChunk]
 
+func _Attendance_KeepBlob_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AttendanceServer).KeepBlob(&grpc.GenericServerStream[BlobChunk, PutBlobReply]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Attendance_KeepBlobServer = grpc.ClientStreamingServer[BlobChunk, PutBlobReply]
+
+func _Attendance_KeepState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(KeepStateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AttendanceServer).KeepState(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Attendance_KeepState_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AttendanceServer).KeepState(ctx, req.(*KeepStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Attendance_ServiceDesc is the grpc.ServiceDesc for Attendance service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -700,6 +766,10 @@ var Attendance_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Finish",
 			Handler:    _Attendance_Finish_Handler,
+		},
+		{
+			MethodName: "KeepState",
+			Handler:    _Attendance_KeepState_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -713,6 +783,11 @@ var Attendance_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "GetBlob",
 			Handler:       _Attendance_GetBlob_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "KeepBlob",
+			Handler:       _Attendance_KeepBlob_Handler,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "cluster.proto",

@@ -4,18 +4,25 @@ package tasktest
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"github.com/quernmr/quern/mapreduce/task"
 	"github.com/quernmr/quern/shuffle/fold"
 	"github.com/quernmr/quern/shuffle/pairs"
 	"github.com/quernmr/quern/shuffle/spill"
 )
+
+// sideFile holds the side inputs of a job.
+const sideFile = "side-inputs"
 
 // Runner runs the tasks of a job one after another.
 type Runner struct {
@@ -30,10 +37,18 @@ type Runner struct {
 	// Folded has the runs of a fold made one, with each key once, before they are
 	// reduced, as they come from a receiver.
 	Folded bool
-	// Before, if not nil, may change a request before it is sent.
+	// Before, if not nil, may change a request before it is sent; side inputs get their
+	// descriptors afterwards.
 	Before func(r *task.Request)
+	// Members is how many members a gang may have; 0: 1. They run at once, and Before is called by several goroutines.
+	Members int
+	// Lose, if not nil, says whether a member's process is to be killed at its nth call, from 1. Another one takes
+	// its place.
+	Lose func(member, n int) bool
 
+	mu    sync.Mutex // guards tasks
 	tasks int
+	sides []task.SideInput // of the job's plan, in sideFile
 }
 
 // Outcome is what the tasks of a job said.
@@ -44,11 +59,16 @@ type Outcome struct {
 	Commit  *task.CommitResult
 	Audit   task.Audit
 	Scale   []uint8
+	Groups  int // of a gang: that were formed
 }
 
 // Do has a fresh child serve one request and returns its last message. An error of
 // the task is a *task.Error. Job, call and means are filled in.
 func (r *Runner) Do(ctx context.Context, req *task.Request) (*task.Reply, error) {
+	return r.do(ctx, req, nil)
+}
+
+func (r *Runner) do(ctx context.Context, req *task.Request, g *gang) (*task.Reply, error) {
 	req.Protocol, req.Call, req.Earlier = task.Protocol, r.Call, r.Earlier
 	if req.Job = r.Job; req.Job == "" {
 		req.Job = "00"
@@ -59,10 +79,18 @@ func (r *Runner) Do(ctx context.Context, req *task.Request) (*task.Reply, error)
 	if req.Workers = r.Workers; req.Workers == 0 {
 		req.Workers = 2
 	}
+	if req.Kind == task.Plan {
+		req.Members = r.Members
+	}
+	r.mu.Lock()
 	r.tasks++
 	req.Dir = filepath.Join(r.Dir, fmt.Sprintf("task-%04d-%s", r.tasks, req.Kind))
+	r.mu.Unlock()
 	if err := os.MkdirAll(req.Dir, 0o700); err != nil {
 		return nil, err
+	}
+	if req.Kind == task.Map || req.Kind == task.Reduce {
+		req.SideInputs = slices.Clone(r.sides)
 	}
 	if r.Before != nil {
 		r.Before(req)
@@ -76,6 +104,35 @@ func (r *Runner) Do(ctx context.Context, req *task.Request) (*task.Reply, error)
 		return nil, err
 	}
 	defer conn.Close()
+	if len(req.SideInputs) > 0 {
+		f, err := os.Open(filepath.Join(r.Dir, sideFile))
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		for i, s := range req.SideInputs {
+			req.SideInputs[i] = task.HandOn(cmd, s.Name, f, s.Offset, s.Size)
+		}
+	}
+	hear := func(*task.Reply) bool { return false }
+	lost := make(chan struct{})
+	if g != nil && req.Gang != nil {
+		m, err := g.join(req)
+		if err != nil {
+			return nil, err
+		}
+		defer g.leave(m)
+		req.Gang.Vector = task.HandOnVector(cmd, m.file)
+		m.send = func(a *task.Answer) { _ = conn.Send(a) } // who has ended says so by itself
+		m.lose = func() { close(lost); _ = cmd.Process.Kill() }
+		hear = func(r *task.Reply) bool {
+			if r.Ready == nil && r.Sum == nil && r.Keep == nil {
+				return false
+			}
+			g.hear(m, r)
+			return true
+		}
+	}
 	err = cmd.Start()
 	conn.Started()
 	if err != nil {
@@ -83,11 +140,17 @@ func (r *Runner) Do(ctx context.Context, req *task.Request) (*task.Reply, error)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
-	reply, err := converse(conn, req)
+	reply, err := converse(conn, req, hear)
 	if err != nil {
 		_ = cmd.Process.Kill()
 	}
-	if ended := cmd.Wait(); err == nil && ended != nil {
+	ended := cmd.Wait()
+	select {
+	case <-lost:
+		return nil, errLost
+	default:
+	}
+	if err == nil && ended != nil {
 		err = fmt.Errorf("the child of a %s task replied and then failed: %w", req.Kind, ended)
 	} else if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("the child of a %s task ended without a reply: %w", req.Kind, errors.Join(err, ended))
@@ -98,10 +161,46 @@ func (r *Runner) Do(ctx context.Context, req *task.Request) (*task.Reply, error)
 	if reply.Error != nil {
 		return nil, reply.Error
 	}
+	if reply.Plan != nil {
+		if err := r.planned(req.Dir, reply.Plan); err != nil {
+			return nil, err
+		}
+	}
 	return reply, nil
 }
 
-func converse(conn *task.Conn, req *task.Request) (*task.Reply, error) {
+// planned checks the side inputs of a plan and takes them over into one file, where they do
+// not begin at the borders of pages, as little as they do in a cluster.
+func (r *Runner) planned(dir string, plan *task.PlanResult) error {
+	r.sides = nil
+	if len(plan.SideInputs) == 0 {
+		return nil
+	}
+	f, err := os.Create(filepath.Join(r.Dir, sideFile))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	at := int64(32)
+	for _, s := range plan.SideInputs {
+		content, err := os.ReadFile(filepath.Join(dir, s.File))
+		if err != nil {
+			return err
+		}
+		digest := sha256.Sum256(content)
+		if int64(len(content)) != s.Size || hex.EncodeToString(digest[:]) != s.Digest {
+			return fmt.Errorf("side input %q: %d bytes of digest %x, the plan says %d of %s", s.Name, len(content), digest, s.Size, s.Digest)
+		}
+		if _, err := f.WriteAt(content, at); err != nil {
+			return err
+		}
+		r.sides = append(r.sides, task.SideInput{Name: s.Name, Offset: at, Size: s.Size})
+		at += s.Size + 1344
+	}
+	return nil
+}
+
+func converse(conn *task.Conn, req *task.Request, hear func(*task.Reply) bool) (*task.Reply, error) {
 	if err := conn.Send(req); err != nil {
 		return nil, err
 	}
@@ -113,7 +212,7 @@ func converse(conn *task.Conn, req *task.Request) (*task.Reply, error) {
 			return nil, err
 		case reply.Hello != nil:
 			greeted = true
-		case reply.Progress != nil:
+		case reply.Progress != nil, hear(reply):
 		case !greeted && reply.Error == nil:
 			return nil, errors.New("a reply before Hello")
 		default:
@@ -163,6 +262,9 @@ func (r *Runner) maps(ctx context.Context, o *Outcome, c task.Constants) error {
 	if err != nil {
 		return err
 	}
+	if o.Plan.Gang != nil {
+		return r.gang(ctx, o, c, splits)
+	}
 	if splits.Len() != len(o.Plan.Splits) {
 		return fmt.Errorf("a plan of %d splits tells of %d", splits.Len(), len(o.Plan.Splits))
 	}
@@ -180,16 +282,21 @@ func (r *Runner) maps(ctx context.Context, o *Outcome, c task.Constants) error {
 		if m.Run != "" {
 			m.Run = filepath.Join(req.Dir, m.Run)
 		}
-		o.Maps = append(o.Maps, m)
-		o.Audit.PairsEmitted += m.Emitted
-		for lane, s := range m.Scale {
-			if o.Scale == nil {
-				o.Scale = make([]uint8, len(o.Plan.Ops))
-			}
-			o.Scale[lane] = max(o.Scale[lane], s)
-		}
+		o.mapped(m)
 	}
 	return nil
+}
+
+// mapped takes the result of the next map task.
+func (o *Outcome) mapped(m *task.MapResult) {
+	o.Maps = append(o.Maps, m)
+	o.Audit.PairsEmitted += m.Emitted
+	for lane, s := range m.Scale {
+		if o.Scale == nil {
+			o.Scale = make([]uint8, len(o.Plan.Ops))
+		}
+		o.Scale[lane] = max(o.Scale[lane], s)
+	}
 }
 
 func (r *Runner) reduces(ctx context.Context, o *Outcome, c task.Constants) error {

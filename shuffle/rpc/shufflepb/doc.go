@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shufflepb is the messages and the service of package rpc, made from
+// Package shufflepb is the messages and the services of package rpc, made from
 // shuffle.proto.
 package shufflepb
 

@@ -901,6 +901,886 @@ func (x *Delivery) GetLast() bool {
 	return false
 }
 
+type RegionSpec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           []byte                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`       // 16 bytes
+	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"` // 16 bytes
+	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`    // shuffle.Mode
+	Token         uint64                 `protobuf:"fixed64,4,opt,name=token,proto3" json:"token,omitempty"`
+	Source        string                 `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"` // address:port
+	Chunks        uint32                 `protobuf:"varint,6,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	Chain         uint32                 `protobuf:"varint,7,opt,name=chain,proto3" json:"chain,omitempty"`
+	Bit           uint32                 `protobuf:"varint,8,opt,name=bit,proto3" json:"bit,omitempty"`
+	Next          string                 `protobuf:"bytes,9,opt,name=next,proto3" json:"next,omitempty"` // address:port; "": none
+	Name          string                 `protobuf:"bytes,10,opt,name=name,proto3" json:"name,omitempty"`
+	Kind          string                 `protobuf:"bytes,11,opt,name=kind,proto3" json:"kind,omitempty"`
+	Offset        int64                  `protobuf:"varint,12,opt,name=offset,proto3" json:"offset,omitempty"`
+	Size          int64                  `protobuf:"zigzag64,13,opt,name=size,proto3" json:"size,omitempty"`
+	Eager         bool                   `protobuf:"varint,14,opt,name=eager,proto3" json:"eager,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionSpec) Reset() {
+	*x = RegionSpec{}
+	mi := &file_shuffle_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionSpec) ProtoMessage() {}
+
+func (x *RegionSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionSpec.ProtoReflect.Descriptor instead.
+func (*RegionSpec) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RegionSpec) GetJob() []byte {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *RegionSpec) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *RegionSpec) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *RegionSpec) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RegionSpec) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *RegionSpec) GetChunks() uint32 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *RegionSpec) GetChain() uint32 {
+	if x != nil {
+		return x.Chain
+	}
+	return 0
+}
+
+func (x *RegionSpec) GetBit() uint32 {
+	if x != nil {
+		return x.Bit
+	}
+	return 0
+}
+
+func (x *RegionSpec) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *RegionSpec) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RegionSpec) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *RegionSpec) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *RegionSpec) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *RegionSpec) GetEager() bool {
+	if x != nil {
+		return x.Eager
+	}
+	return false
+}
+
+type RegionGrant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Have          bool                   `protobuf:"varint,1,opt,name=have,proto3" json:"have,omitempty"`
+	Kernel        bool                   `protobuf:"varint,2,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RegionGrant) Reset() {
+	*x = RegionGrant{}
+	mi := &file_shuffle_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RegionGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RegionGrant) ProtoMessage() {}
+
+func (x *RegionGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RegionGrant.ProtoReflect.Descriptor instead.
+func (*RegionGrant) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RegionGrant) GetHave() bool {
+	if x != nil {
+		return x.Have
+	}
+	return false
+}
+
+func (x *RegionGrant) GetKernel() bool {
+	if x != nil {
+		return x.Kernel
+	}
+	return false
+}
+
+type RelinkRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"fixed64,1,opt,name=token,proto3" json:"token,omitempty"`
+	Next          string                 `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"` // address:port; "": none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RelinkRequest) Reset() {
+	*x = RelinkRequest{}
+	mi := &file_shuffle_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RelinkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RelinkRequest) ProtoMessage() {}
+
+func (x *RelinkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RelinkRequest.ProtoReflect.Descriptor instead.
+func (*RelinkRequest) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RelinkRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RelinkRequest) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+type MissingRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"fixed64,1,opt,name=token,proto3" json:"token,omitempty"`
+	First         uint32                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	Total         uint32                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MissingRequest) Reset() {
+	*x = MissingRequest{}
+	mi := &file_shuffle_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MissingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MissingRequest) ProtoMessage() {}
+
+func (x *MissingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MissingRequest.ProtoReflect.Descriptor instead.
+func (*MissingRequest) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *MissingRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *MissingRequest) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *MissingRequest) GetTotal() uint32 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+type GapList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Places        []uint32               `protobuf:"varint,1,rep,packed,name=places,proto3" json:"places,omitempty"`
+	Counts        []uint32               `protobuf:"varint,2,rep,packed,name=counts,proto3" json:"counts,omitempty"` // as many
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GapList) Reset() {
+	*x = GapList{}
+	mi := &file_shuffle_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GapList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GapList) ProtoMessage() {}
+
+func (x *GapList) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GapList.ProtoReflect.Descriptor instead.
+func (*GapList) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GapList) GetPlaces() []uint32 {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+func (x *GapList) GetCounts() []uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+type ConfirmRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"fixed64,1,opt,name=token,proto3" json:"token,omitempty"`
+	First         uint32                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
+	WaitMs        uint32                 `protobuf:"varint,3,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmRequest) Reset() {
+	*x = ConfirmRequest{}
+	mi := &file_shuffle_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmRequest) ProtoMessage() {}
+
+func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmRequest) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ConfirmRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *ConfirmRequest) GetFirst() uint32 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *ConfirmRequest) GetWaitMs() uint32 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+type ConfirmReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Confirmed     bool                   `protobuf:"varint,1,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmReply) Reset() {
+	*x = ConfirmReply{}
+	mi := &file_shuffle_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmReply) ProtoMessage() {}
+
+func (x *ConfirmReply) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmReply.ProtoReflect.Descriptor instead.
+func (*ConfirmReply) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ConfirmReply) GetConfirmed() bool {
+	if x != nil {
+		return x.Confirmed
+	}
+	return false
+}
+
+type CloseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"fixed64,1,opt,name=token,proto3" json:"token,omitempty"`
+	Whole         bool                   `protobuf:"varint,2,opt,name=whole,proto3" json:"whole,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseRequest) Reset() {
+	*x = CloseRequest{}
+	mi := &file_shuffle_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseRequest) ProtoMessage() {}
+
+func (x *CloseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseRequest.ProtoReflect.Descriptor instead.
+func (*CloseRequest) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CloseRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *CloseRequest) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+type GroupMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // address:port
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupMember) Reset() {
+	*x = GroupMember{}
+	mi := &file_shuffle_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupMember) ProtoMessage() {}
+
+func (x *GroupMember) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupMember.ProtoReflect.Descriptor instead.
+func (*GroupMember) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GroupMember) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GroupMember) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+type GroupSpec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           []byte                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`       // 16 bytes
+	Secret        []byte                 `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"` // 16 bytes
+	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`    // shuffle.Mode
+	Token         uint64                 `protobuf:"fixed64,4,opt,name=token,proto3" json:"token,omitempty"`
+	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	Rank          uint32                 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
+	Members       []*GroupMember         `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`
+	Bits          uint32                 `protobuf:"varint,8,opt,name=bits,proto3" json:"bits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupSpec) Reset() {
+	*x = GroupSpec{}
+	mi := &file_shuffle_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupSpec) ProtoMessage() {}
+
+func (x *GroupSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupSpec.ProtoReflect.Descriptor instead.
+func (*GroupSpec) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *GroupSpec) GetJob() []byte {
+	if x != nil {
+		return x.Job
+	}
+	return nil
+}
+
+func (x *GroupSpec) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
+func (x *GroupSpec) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *GroupSpec) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *GroupSpec) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GroupSpec) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *GroupSpec) GetMembers() []*GroupMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *GroupSpec) GetBits() uint32 {
+	if x != nil {
+		return x.Bits
+	}
+	return 0
+}
+
+type GroupGrant struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kernel        bool                   `protobuf:"varint,1,opt,name=kernel,proto3" json:"kernel,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupGrant) Reset() {
+	*x = GroupGrant{}
+	mi := &file_shuffle_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupGrant) ProtoMessage() {}
+
+func (x *GroupGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupGrant.ProtoReflect.Descriptor instead.
+func (*GroupGrant) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *GroupGrant) GetKernel() bool {
+	if x != nil {
+		return x.Kernel
+	}
+	return false
+}
+
+type GroupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"fixed64,1,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupRequest) Reset() {
+	*x = GroupRequest{}
+	mi := &file_shuffle_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupRequest) ProtoMessage() {}
+
+func (x *GroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupRequest.ProtoReflect.Descriptor instead.
+func (*GroupRequest) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GroupRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+type GroupStatusReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Calls         uint64                 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
+	Waiting       bool                   `protobuf:"varint,2,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Broken        string                 `protobuf:"bytes,3,opt,name=broken,proto3" json:"broken,omitempty"`
+	Results       uint32                 `protobuf:"varint,4,opt,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupStatusReply) Reset() {
+	*x = GroupStatusReply{}
+	mi := &file_shuffle_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupStatusReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupStatusReply) ProtoMessage() {}
+
+func (x *GroupStatusReply) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupStatusReply.ProtoReflect.Descriptor instead.
+func (*GroupStatusReply) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GroupStatusReply) GetCalls() uint64 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *GroupStatusReply) GetWaiting() bool {
+	if x != nil {
+		return x.Waiting
+	}
+	return false
+}
+
+func (x *GroupStatusReply) GetBroken() string {
+	if x != nil {
+		return x.Broken
+	}
+	return ""
+}
+
+func (x *GroupStatusReply) GetResults() uint32 {
+	if x != nil {
+		return x.Results
+	}
+	return 0
+}
+
+type BreakRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Token         uint64                 `protobuf:"fixed64,1,opt,name=token,proto3" json:"token,omitempty"`
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BreakRequest) Reset() {
+	*x = BreakRequest{}
+	mi := &file_shuffle_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BreakRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BreakRequest) ProtoMessage() {}
+
+func (x *BreakRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_shuffle_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BreakRequest.ProtoReflect.Descriptor instead.
+func (*BreakRequest) Descriptor() ([]byte, []int) {
+	return file_shuffle_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *BreakRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *BreakRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Failure says, in a status's details, which of package shuffle's errors an error is.
 type Failure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -910,13 +1790,14 @@ type Failure struct {
 	Busy          bool                   `protobuf:"varint,4,opt,name=busy,proto3" json:"busy,omitempty"`
 	Canceled      bool                   `protobuf:"varint,5,opt,name=canceled,proto3" json:"canceled,omitempty"`
 	Deadline      bool                   `protobuf:"varint,6,opt,name=deadline,proto3" json:"deadline,omitempty"`
+	Digest        bool                   `protobuf:"varint,7,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_shuffle_proto_msgTypes[15]
+	mi := &file_shuffle_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -928,7 +1809,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_shuffle_proto_msgTypes[15]
+	mi := &file_shuffle_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -941,7 +1822,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_shuffle_proto_rawDescGZIP(), []int{15}
+	return file_shuffle_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Failure) GetReset_() bool {
@@ -982,6 +1863,13 @@ func (x *Failure) GetCanceled() bool {
 func (x *Failure) GetDeadline() bool {
 	if x != nil {
 		return x.Deadline
+	}
+	return false
+}
+
+func (x *Failure) GetDigest() bool {
+	if x != nil {
+		return x.Digest
 	}
 	return false
 }
@@ -1052,14 +1940,79 @@ const file_shuffle_proto_rawDesc = "" +
 	"\x06stream\x18\x01 \x01(\v2\x1a.quern.shuffle.v1.StreamIDR\x06stream\x12\x16\n" +
 	"\x06frames\x18\x02 \x03(\fR\x06frames\x12\x14\n" +
 	"\x05piece\x18\x03 \x01(\fR\x05piece\x12\x12\n" +
-	"\x04last\x18\x04 \x01(\bR\x04last\"\x9f\x01\n" +
+	"\x04last\x18\x04 \x01(\bR\x04last\"\xb6\x02\n" +
+	"\n" +
+	"RegionSpec\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\fR\x03job\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x14\n" +
+	"\x05token\x18\x04 \x01(\x06R\x05token\x12\x16\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\x12\x16\n" +
+	"\x06chunks\x18\x06 \x01(\rR\x06chunks\x12\x14\n" +
+	"\x05chain\x18\a \x01(\rR\x05chain\x12\x10\n" +
+	"\x03bit\x18\b \x01(\rR\x03bit\x12\x12\n" +
+	"\x04next\x18\t \x01(\tR\x04next\x12\x12\n" +
+	"\x04name\x18\n" +
+	" \x01(\tR\x04name\x12\x12\n" +
+	"\x04kind\x18\v \x01(\tR\x04kind\x12\x16\n" +
+	"\x06offset\x18\f \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04size\x18\r \x01(\x12R\x04size\x12\x14\n" +
+	"\x05eager\x18\x0e \x01(\bR\x05eager\"9\n" +
+	"\vRegionGrant\x12\x12\n" +
+	"\x04have\x18\x01 \x01(\bR\x04have\x12\x16\n" +
+	"\x06kernel\x18\x02 \x01(\bR\x06kernel\"9\n" +
+	"\rRelinkRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x06R\x05token\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\"R\n" +
+	"\x0eMissingRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x06R\x05token\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\rR\x05first\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\rR\x05total\"9\n" +
+	"\aGapList\x12\x16\n" +
+	"\x06places\x18\x01 \x03(\rR\x06places\x12\x16\n" +
+	"\x06counts\x18\x02 \x03(\rR\x06counts\"U\n" +
+	"\x0eConfirmRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x06R\x05token\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\rR\x05first\x12\x17\n" +
+	"\await_ms\x18\x03 \x01(\rR\x06waitMs\",\n" +
+	"\fConfirmReply\x12\x1c\n" +
+	"\tconfirmed\x18\x01 \x01(\bR\tconfirmed\":\n" +
+	"\fCloseRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x06R\x05token\x12\x14\n" +
+	"\x05whole\x18\x02 \x01(\bR\x05whole\";\n" +
+	"\vGroupMember\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xd4\x01\n" +
+	"\tGroupSpec\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\fR\x03job\x12\x16\n" +
+	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x14\n" +
+	"\x05token\x18\x04 \x01(\x06R\x05token\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x12\n" +
+	"\x04rank\x18\x06 \x01(\rR\x04rank\x127\n" +
+	"\amembers\x18\a \x03(\v2\x1d.quern.shuffle.v1.GroupMemberR\amembers\x12\x12\n" +
+	"\x04bits\x18\b \x01(\rR\x04bits\"$\n" +
+	"\n" +
+	"GroupGrant\x12\x16\n" +
+	"\x06kernel\x18\x01 \x01(\bR\x06kernel\"$\n" +
+	"\fGroupRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x06R\x05token\"t\n" +
+	"\x10GroupStatusReply\x12\x14\n" +
+	"\x05calls\x18\x01 \x01(\x04R\x05calls\x12\x18\n" +
+	"\awaiting\x18\x02 \x01(\bR\awaiting\x12\x16\n" +
+	"\x06broken\x18\x03 \x01(\tR\x06broken\x12\x18\n" +
+	"\aresults\x18\x04 \x01(\rR\aresults\"<\n" +
+	"\fBreakRequest\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\x06R\x05token\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb7\x01\n" +
 	"\aFailure\x12\x14\n" +
 	"\x05reset\x18\x01 \x01(\bR\x05reset\x12\x18\n" +
 	"\aunknown\x18\x02 \x01(\bR\aunknown\x12\x18\n" +
 	"\arefused\x18\x03 \x01(\bR\arefused\x12\x12\n" +
 	"\x04busy\x18\x04 \x01(\bR\x04busy\x12\x1a\n" +
 	"\bcanceled\x18\x05 \x01(\bR\bcanceled\x12\x1a\n" +
-	"\bdeadline\x18\x06 \x01(\bR\bdeadline2\xe8\x03\n" +
+	"\bdeadline\x18\x06 \x01(\bR\bdeadline\x12\x16\n" +
+	"\x06digest\x18\a \x01(\bR\x06digest2\xe8\x03\n" +
 	"\aControl\x12N\n" +
 	"\bEndpoint\x12!.quern.shuffle.v1.EndpointRequest\x1a\x1f.quern.shuffle.v1.EndpointReply\x12<\n" +
 	"\aOpenJob\x12\x19.quern.shuffle.v1.JobSpec\x1a\x16.quern.shuffle.v1.Done\x12B\n" +
@@ -1068,7 +2021,23 @@ const file_shuffle_proto_rawDesc = "" +
 	"\x04Open\x12\x1d.quern.shuffle.v1.OpenRequest\x1a\x1b.quern.shuffle.v1.OpenReply\x12E\n" +
 	"\x06Status\x12\x1c.quern.shuffle.v1.StreamList\x1a\x1d.quern.shuffle.v1.StatusReply\x12?\n" +
 	"\aDeliver\x12\x1a.quern.shuffle.v1.Delivery\x1a\x16.quern.shuffle.v1.Done(\x01\x12?\n" +
-	"\aConfirm\x12\x1c.quern.shuffle.v1.StreamList\x1a\x16.quern.shuffle.v1.DoneB0Z.github.com/quernmr/quern/shuffle/rpc/shufflepbb\x06proto3"
+	"\aConfirm\x12\x1c.quern.shuffle.v1.StreamList\x1a\x16.quern.shuffle.v1.Done2\xdc\x03\n" +
+	"\x10BroadcastControl\x12W\n" +
+	"\x11BroadcastEndpoint\x12!.quern.shuffle.v1.EndpointRequest\x1a\x1f.quern.shuffle.v1.EndpointReply\x12I\n" +
+	"\n" +
+	"OpenRegion\x12\x1c.quern.shuffle.v1.RegionSpec\x1a\x1d.quern.shuffle.v1.RegionGrant\x12A\n" +
+	"\x06Relink\x12\x1f.quern.shuffle.v1.RelinkRequest\x1a\x16.quern.shuffle.v1.Done\x12F\n" +
+	"\aMissing\x12 .quern.shuffle.v1.MissingRequest\x1a\x19.quern.shuffle.v1.GapList\x12R\n" +
+	"\x0eConfirmMessage\x12 .quern.shuffle.v1.ConfirmRequest\x1a\x1e.quern.shuffle.v1.ConfirmReply\x12E\n" +
+	"\vCloseRegion\x12\x1e.quern.shuffle.v1.CloseRequest\x1a\x16.quern.shuffle.v1.Done2\x8c\x03\n" +
+	"\rReduceControl\x12T\n" +
+	"\x0eReduceEndpoint\x12!.quern.shuffle.v1.EndpointRequest\x1a\x1f.quern.shuffle.v1.EndpointReply\x12F\n" +
+	"\tOpenGroup\x12\x1b.quern.shuffle.v1.GroupSpec\x1a\x1c.quern.shuffle.v1.GroupGrant\x12Q\n" +
+	"\vGroupStatus\x12\x1e.quern.shuffle.v1.GroupRequest\x1a\".quern.shuffle.v1.GroupStatusReply\x12D\n" +
+	"\n" +
+	"BreakGroup\x12\x1e.quern.shuffle.v1.BreakRequest\x1a\x16.quern.shuffle.v1.Done\x12D\n" +
+	"\n" +
+	"CloseGroup\x12\x1e.quern.shuffle.v1.GroupRequest\x1a\x16.quern.shuffle.v1.DoneB0Z.github.com/quernmr/quern/shuffle/rpc/shufflepbb\x06proto3"
 
 var (
 	file_shuffle_proto_rawDescOnce sync.Once
@@ -1082,24 +2051,38 @@ func file_shuffle_proto_rawDescGZIP() []byte {
 	return file_shuffle_proto_rawDescData
 }
 
-var file_shuffle_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_shuffle_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_shuffle_proto_goTypes = []any{
-	(*Done)(nil),            // 0: quern.shuffle.v1.Done
-	(*EndpointRequest)(nil), // 1: quern.shuffle.v1.EndpointRequest
-	(*EndpointReply)(nil),   // 2: quern.shuffle.v1.EndpointReply
-	(*JobSpec)(nil),         // 3: quern.shuffle.v1.JobSpec
-	(*TargetID)(nil),        // 4: quern.shuffle.v1.TargetID
-	(*TargetSpec)(nil),      // 5: quern.shuffle.v1.TargetSpec
-	(*StreamID)(nil),        // 6: quern.shuffle.v1.StreamID
-	(*StreamSpec)(nil),      // 7: quern.shuffle.v1.StreamSpec
-	(*OpenRequest)(nil),     // 8: quern.shuffle.v1.OpenRequest
-	(*Grant)(nil),           // 9: quern.shuffle.v1.Grant
-	(*OpenReply)(nil),       // 10: quern.shuffle.v1.OpenReply
-	(*StreamList)(nil),      // 11: quern.shuffle.v1.StreamList
-	(*StreamStatus)(nil),    // 12: quern.shuffle.v1.StreamStatus
-	(*StatusReply)(nil),     // 13: quern.shuffle.v1.StatusReply
-	(*Delivery)(nil),        // 14: quern.shuffle.v1.Delivery
-	(*Failure)(nil),         // 15: quern.shuffle.v1.Failure
+	(*Done)(nil),             // 0: quern.shuffle.v1.Done
+	(*EndpointRequest)(nil),  // 1: quern.shuffle.v1.EndpointRequest
+	(*EndpointReply)(nil),    // 2: quern.shuffle.v1.EndpointReply
+	(*JobSpec)(nil),          // 3: quern.shuffle.v1.JobSpec
+	(*TargetID)(nil),         // 4: quern.shuffle.v1.TargetID
+	(*TargetSpec)(nil),       // 5: quern.shuffle.v1.TargetSpec
+	(*StreamID)(nil),         // 6: quern.shuffle.v1.StreamID
+	(*StreamSpec)(nil),       // 7: quern.shuffle.v1.StreamSpec
+	(*OpenRequest)(nil),      // 8: quern.shuffle.v1.OpenRequest
+	(*Grant)(nil),            // 9: quern.shuffle.v1.Grant
+	(*OpenReply)(nil),        // 10: quern.shuffle.v1.OpenReply
+	(*StreamList)(nil),       // 11: quern.shuffle.v1.StreamList
+	(*StreamStatus)(nil),     // 12: quern.shuffle.v1.StreamStatus
+	(*StatusReply)(nil),      // 13: quern.shuffle.v1.StatusReply
+	(*Delivery)(nil),         // 14: quern.shuffle.v1.Delivery
+	(*RegionSpec)(nil),       // 15: quern.shuffle.v1.RegionSpec
+	(*RegionGrant)(nil),      // 16: quern.shuffle.v1.RegionGrant
+	(*RelinkRequest)(nil),    // 17: quern.shuffle.v1.RelinkRequest
+	(*MissingRequest)(nil),   // 18: quern.shuffle.v1.MissingRequest
+	(*GapList)(nil),          // 19: quern.shuffle.v1.GapList
+	(*ConfirmRequest)(nil),   // 20: quern.shuffle.v1.ConfirmRequest
+	(*ConfirmReply)(nil),     // 21: quern.shuffle.v1.ConfirmReply
+	(*CloseRequest)(nil),     // 22: quern.shuffle.v1.CloseRequest
+	(*GroupMember)(nil),      // 23: quern.shuffle.v1.GroupMember
+	(*GroupSpec)(nil),        // 24: quern.shuffle.v1.GroupSpec
+	(*GroupGrant)(nil),       // 25: quern.shuffle.v1.GroupGrant
+	(*GroupRequest)(nil),     // 26: quern.shuffle.v1.GroupRequest
+	(*GroupStatusReply)(nil), // 27: quern.shuffle.v1.GroupStatusReply
+	(*BreakRequest)(nil),     // 28: quern.shuffle.v1.BreakRequest
+	(*Failure)(nil),          // 29: quern.shuffle.v1.Failure
 }
 var file_shuffle_proto_depIdxs = []int32{
 	4,  // 0: quern.shuffle.v1.TargetSpec.id:type_name -> quern.shuffle.v1.TargetID
@@ -1110,25 +2093,48 @@ var file_shuffle_proto_depIdxs = []int32{
 	6,  // 5: quern.shuffle.v1.StreamList.streams:type_name -> quern.shuffle.v1.StreamID
 	12, // 6: quern.shuffle.v1.StatusReply.streams:type_name -> quern.shuffle.v1.StreamStatus
 	6,  // 7: quern.shuffle.v1.Delivery.stream:type_name -> quern.shuffle.v1.StreamID
-	1,  // 8: quern.shuffle.v1.Control.Endpoint:input_type -> quern.shuffle.v1.EndpointRequest
-	3,  // 9: quern.shuffle.v1.Control.OpenJob:input_type -> quern.shuffle.v1.JobSpec
-	5,  // 10: quern.shuffle.v1.Control.OpenTarget:input_type -> quern.shuffle.v1.TargetSpec
-	8,  // 11: quern.shuffle.v1.Control.Open:input_type -> quern.shuffle.v1.OpenRequest
-	11, // 12: quern.shuffle.v1.Control.Status:input_type -> quern.shuffle.v1.StreamList
-	14, // 13: quern.shuffle.v1.Control.Deliver:input_type -> quern.shuffle.v1.Delivery
-	11, // 14: quern.shuffle.v1.Control.Confirm:input_type -> quern.shuffle.v1.StreamList
-	2,  // 15: quern.shuffle.v1.Control.Endpoint:output_type -> quern.shuffle.v1.EndpointReply
-	0,  // 16: quern.shuffle.v1.Control.OpenJob:output_type -> quern.shuffle.v1.Done
-	0,  // 17: quern.shuffle.v1.Control.OpenTarget:output_type -> quern.shuffle.v1.Done
-	10, // 18: quern.shuffle.v1.Control.Open:output_type -> quern.shuffle.v1.OpenReply
-	13, // 19: quern.shuffle.v1.Control.Status:output_type -> quern.shuffle.v1.StatusReply
-	0,  // 20: quern.shuffle.v1.Control.Deliver:output_type -> quern.shuffle.v1.Done
-	0,  // 21: quern.shuffle.v1.Control.Confirm:output_type -> quern.shuffle.v1.Done
-	15, // [15:22] is the sub-list for method output_type
-	8,  // [8:15] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	23, // 8: quern.shuffle.v1.GroupSpec.members:type_name -> quern.shuffle.v1.GroupMember
+	1,  // 9: quern.shuffle.v1.Control.Endpoint:input_type -> quern.shuffle.v1.EndpointRequest
+	3,  // 10: quern.shuffle.v1.Control.OpenJob:input_type -> quern.shuffle.v1.JobSpec
+	5,  // 11: quern.shuffle.v1.Control.OpenTarget:input_type -> quern.shuffle.v1.TargetSpec
+	8,  // 12: quern.shuffle.v1.Control.Open:input_type -> quern.shuffle.v1.OpenRequest
+	11, // 13: quern.shuffle.v1.Control.Status:input_type -> quern.shuffle.v1.StreamList
+	14, // 14: quern.shuffle.v1.Control.Deliver:input_type -> quern.shuffle.v1.Delivery
+	11, // 15: quern.shuffle.v1.Control.Confirm:input_type -> quern.shuffle.v1.StreamList
+	1,  // 16: quern.shuffle.v1.BroadcastControl.BroadcastEndpoint:input_type -> quern.shuffle.v1.EndpointRequest
+	15, // 17: quern.shuffle.v1.BroadcastControl.OpenRegion:input_type -> quern.shuffle.v1.RegionSpec
+	17, // 18: quern.shuffle.v1.BroadcastControl.Relink:input_type -> quern.shuffle.v1.RelinkRequest
+	18, // 19: quern.shuffle.v1.BroadcastControl.Missing:input_type -> quern.shuffle.v1.MissingRequest
+	20, // 20: quern.shuffle.v1.BroadcastControl.ConfirmMessage:input_type -> quern.shuffle.v1.ConfirmRequest
+	22, // 21: quern.shuffle.v1.BroadcastControl.CloseRegion:input_type -> quern.shuffle.v1.CloseRequest
+	1,  // 22: quern.shuffle.v1.ReduceControl.ReduceEndpoint:input_type -> quern.shuffle.v1.EndpointRequest
+	24, // 23: quern.shuffle.v1.ReduceControl.OpenGroup:input_type -> quern.shuffle.v1.GroupSpec
+	26, // 24: quern.shuffle.v1.ReduceControl.GroupStatus:input_type -> quern.shuffle.v1.GroupRequest
+	28, // 25: quern.shuffle.v1.ReduceControl.BreakGroup:input_type -> quern.shuffle.v1.BreakRequest
+	26, // 26: quern.shuffle.v1.ReduceControl.CloseGroup:input_type -> quern.shuffle.v1.GroupRequest
+	2,  // 27: quern.shuffle.v1.Control.Endpoint:output_type -> quern.shuffle.v1.EndpointReply
+	0,  // 28: quern.shuffle.v1.Control.OpenJob:output_type -> quern.shuffle.v1.Done
+	0,  // 29: quern.shuffle.v1.Control.OpenTarget:output_type -> quern.shuffle.v1.Done
+	10, // 30: quern.shuffle.v1.Control.Open:output_type -> quern.shuffle.v1.OpenReply
+	13, // 31: quern.shuffle.v1.Control.Status:output_type -> quern.shuffle.v1.StatusReply
+	0,  // 32: quern.shuffle.v1.Control.Deliver:output_type -> quern.shuffle.v1.Done
+	0,  // 33: quern.shuffle.v1.Control.Confirm:output_type -> quern.shuffle.v1.Done
+	2,  // 34: quern.shuffle.v1.BroadcastControl.BroadcastEndpoint:output_type -> quern.shuffle.v1.EndpointReply
+	16, // 35: quern.shuffle.v1.BroadcastControl.OpenRegion:output_type -> quern.shuffle.v1.RegionGrant
+	0,  // 36: quern.shuffle.v1.BroadcastControl.Relink:output_type -> quern.shuffle.v1.Done
+	19, // 37: quern.shuffle.v1.BroadcastControl.Missing:output_type -> quern.shuffle.v1.GapList
+	21, // 38: quern.shuffle.v1.BroadcastControl.ConfirmMessage:output_type -> quern.shuffle.v1.ConfirmReply
+	0,  // 39: quern.shuffle.v1.BroadcastControl.CloseRegion:output_type -> quern.shuffle.v1.Done
+	2,  // 40: quern.shuffle.v1.ReduceControl.ReduceEndpoint:output_type -> quern.shuffle.v1.EndpointReply
+	25, // 41: quern.shuffle.v1.ReduceControl.OpenGroup:output_type -> quern.shuffle.v1.GroupGrant
+	27, // 42: quern.shuffle.v1.ReduceControl.GroupStatus:output_type -> quern.shuffle.v1.GroupStatusReply
+	0,  // 43: quern.shuffle.v1.ReduceControl.BreakGroup:output_type -> quern.shuffle.v1.Done
+	0,  // 44: quern.shuffle.v1.ReduceControl.CloseGroup:output_type -> quern.shuffle.v1.Done
+	27, // [27:45] is the sub-list for method output_type
+	9,  // [9:27] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_shuffle_proto_init() }
@@ -1142,9 +2148,9 @@ func file_shuffle_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_shuffle_proto_rawDesc), len(file_shuffle_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   30,
 			NumExtensions: 0,
-			NumServices:   1,
+			NumServices:   3,
 		},
 		GoTypes:           file_shuffle_proto_goTypes,
 		DependencyIndexes: file_shuffle_proto_depIdxs,

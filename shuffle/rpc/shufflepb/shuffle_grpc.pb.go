@@ -349,3 +349,561 @@ var Control_ServiceDesc = grpc.ServiceDesc{
 	},
 	Metadata: "shuffle.proto",
 }
+
+const (
+	BroadcastControl_BroadcastEndpoint_FullMethodName = "/quern.shuffle.v1.BroadcastControl/BroadcastEndpoint"
+	BroadcastControl_OpenRegion_FullMethodName        = "/quern.shuffle.v1.BroadcastControl/OpenRegion"
+	BroadcastControl_Relink_FullMethodName            = "/quern.shuffle.v1.BroadcastControl/Relink"
+	BroadcastControl_Missing_FullMethodName           = "/quern.shuffle.v1.BroadcastControl/Missing"
+	BroadcastControl_ConfirmMessage_FullMethodName    = "/quern.shuffle.v1.BroadcastControl/ConfirmMessage"
+	BroadcastControl_CloseRegion_FullMethodName       = "/quern.shuffle.v1.BroadcastControl/CloseRegion"
+)
+
+// BroadcastControlClient is the client API for BroadcastControl service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// What a source asks of a member beside the chunks: shuffle.BroadcastControl.
+type BroadcastControlClient interface {
+	BroadcastEndpoint(ctx context.Context, in *EndpointRequest, opts ...grpc.CallOption) (*EndpointReply, error)
+	OpenRegion(ctx context.Context, in *RegionSpec, opts ...grpc.CallOption) (*RegionGrant, error)
+	Relink(ctx context.Context, in *RelinkRequest, opts ...grpc.CallOption) (*Done, error)
+	Missing(ctx context.Context, in *MissingRequest, opts ...grpc.CallOption) (*GapList, error)
+	// ConfirmMessage answers after wait_ms at the latest, and is to be asked again
+	// where it says that there is nothing to tell yet.
+	ConfirmMessage(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmReply, error)
+	CloseRegion(ctx context.Context, in *CloseRequest, opts ...grpc.CallOption) (*Done, error)
+}
+
+type broadcastControlClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewBroadcastControlClient(cc grpc.ClientConnInterface) BroadcastControlClient {
+	return &broadcastControlClient{cc}
+}
+
+func (c *broadcastControlClient) BroadcastEndpoint(ctx context.Context, in *EndpointRequest, opts ...grpc.CallOption) (*EndpointReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndpointReply)
+	err := c.cc.Invoke(ctx, BroadcastControl_BroadcastEndpoint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *broadcastControlClient) OpenRegion(ctx context.Context, in *RegionSpec, opts ...grpc.CallOption) (*RegionGrant, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RegionGrant)
+	err := c.cc.Invoke(ctx, BroadcastControl_OpenRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *broadcastControlClient) Relink(ctx context.Context, in *RelinkRequest, opts ...grpc.CallOption) (*Done, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Done)
+	err := c.cc.Invoke(ctx, BroadcastControl_Relink_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *broadcastControlClient) Missing(ctx context.Context, in *MissingRequest, opts ...grpc.CallOption) (*GapList, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GapList)
+	err := c.cc.Invoke(ctx, BroadcastControl_Missing_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *broadcastControlClient) ConfirmMessage(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmReply)
+	err := c.cc.Invoke(ctx, BroadcastControl_ConfirmMessage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *broadcastControlClient) CloseRegion(ctx context.Context, in *CloseRequest, opts ...grpc.CallOption) (*Done, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Done)
+	err := c.cc.Invoke(ctx, BroadcastControl_CloseRegion_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// BroadcastControlServer is the server API for BroadcastControl service.
+// All implementations must embed UnimplementedBroadcastControlServer
+// for forward compatibility.
+//
+// What a source asks of a member beside the chunks: shuffle.BroadcastControl.
+type BroadcastControlServer interface {
+	BroadcastEndpoint(context.Context, *EndpointRequest) (*EndpointReply, error)
+	OpenRegion(context.Context, *RegionSpec) (*RegionGrant, error)
+	Relink(context.Context, *RelinkRequest) (*Done, error)
+	Missing(context.Context, *MissingRequest) (*GapList, error)
+	// ConfirmMessage answers after wait_ms at the latest, and is to be asked again
+	// where it says that there is nothing to tell yet.
+	ConfirmMessage(context.Context, *ConfirmRequest) (*ConfirmReply, error)
+	CloseRegion(context.Context, *CloseRequest) (*Done, error)
+	mustEmbedUnimplementedBroadcastControlServer()
+}
+
+// UnimplementedBroadcastControlServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedBroadcastControlServer struct{}
+
+func (UnimplementedBroadcastControlServer) BroadcastEndpoint(context.Context, *EndpointRequest) (*EndpointReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method BroadcastEndpoint not implemented")
+}
+func (UnimplementedBroadcastControlServer) OpenRegion(context.Context, *RegionSpec) (*RegionGrant, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenRegion not implemented")
+}
+func (UnimplementedBroadcastControlServer) Relink(context.Context, *RelinkRequest) (*Done, error) {
+	return nil, status.Error(codes.Unimplemented, "method Relink not implemented")
+}
+func (UnimplementedBroadcastControlServer) Missing(context.Context, *MissingRequest) (*GapList, error) {
+	return nil, status.Error(codes.Unimplemented, "method Missing not implemented")
+}
+func (UnimplementedBroadcastControlServer) ConfirmMessage(context.Context, *ConfirmRequest) (*ConfirmReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConfirmMessage not implemented")
+}
+func (UnimplementedBroadcastControlServer) CloseRegion(context.Context, *CloseRequest) (*Done, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseRegion not implemented")
+}
+func (UnimplementedBroadcastControlServer) mustEmbedUnimplementedBroadcastControlServer() {}
+func (UnimplementedBroadcastControlServer) testEmbeddedByValue()                          {}
+
+// UnsafeBroadcastControlServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to BroadcastControlServer will
+// result in compilation errors.
+type UnsafeBroadcastControlServer interface {
+	mustEmbedUnimplementedBroadcastControlServer()
+}
+
+func RegisterBroadcastControlServer(s grpc.ServiceRegistrar, srv BroadcastControlServer) {
+	// If the following call panics, it indicates UnimplementedBroadcastControlServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&BroadcastControl_ServiceDesc, srv)
+}
+
+func _BroadcastControl_BroadcastEndpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndpointRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BroadcastControlServer).BroadcastEndpoint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BroadcastControl_BroadcastEndpoint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BroadcastControlServer).BroadcastEndpoint(ctx, req.(*EndpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BroadcastControl_OpenRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RegionSpec)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BroadcastControlServer).OpenRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BroadcastControl_OpenRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BroadcastControlServer).OpenRegion(ctx, req.(*RegionSpec))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BroadcastControl_Relink_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RelinkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BroadcastControlServer).Relink(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BroadcastControl_Relink_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BroadcastControlServer).Relink(ctx, req.(*RelinkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BroadcastControl_Missing_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MissingRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BroadcastControlServer).Missing(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BroadcastControl_Missing_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BroadcastControlServer).Missing(ctx, req.(*MissingRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BroadcastControl_ConfirmMessage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BroadcastControlServer).ConfirmMessage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BroadcastControl_ConfirmMessage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BroadcastControlServer).ConfirmMessage(ctx, req.(*ConfirmRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _BroadcastControl_CloseRegion_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(BroadcastControlServer).CloseRegion(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: BroadcastControl_CloseRegion_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(BroadcastControlServer).CloseRegion(ctx, req.(*CloseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// BroadcastControl_ServiceDesc is the grpc.ServiceDesc for BroadcastControl service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var BroadcastControl_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "quern.shuffle.v1.BroadcastControl",
+	HandlerType: (*BroadcastControlServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "BroadcastEndpoint",
+			Handler:    _BroadcastControl_BroadcastEndpoint_Handler,
+		},
+		{
+			MethodName: "OpenRegion",
+			Handler:    _BroadcastControl_OpenRegion_Handler,
+		},
+		{
+			MethodName: "Relink",
+			Handler:    _BroadcastControl_Relink_Handler,
+		},
+		{
+			MethodName: "Missing",
+			Handler:    _BroadcastControl_Missing_Handler,
+		},
+		{
+			MethodName: "ConfirmMessage",
+			Handler:    _BroadcastControl_ConfirmMessage_Handler,
+		},
+		{
+			MethodName: "CloseRegion",
+			Handler:    _BroadcastControl_CloseRegion_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "shuffle.proto",
+}
+
+const (
+	ReduceControl_ReduceEndpoint_FullMethodName = "/quern.shuffle.v1.ReduceControl/ReduceEndpoint"
+	ReduceControl_OpenGroup_FullMethodName      = "/quern.shuffle.v1.ReduceControl/OpenGroup"
+	ReduceControl_GroupStatus_FullMethodName    = "/quern.shuffle.v1.ReduceControl/GroupStatus"
+	ReduceControl_BreakGroup_FullMethodName     = "/quern.shuffle.v1.ReduceControl/BreakGroup"
+	ReduceControl_CloseGroup_FullMethodName     = "/quern.shuffle.v1.ReduceControl/CloseGroup"
+)
+
+// ReduceControlClient is the client API for ReduceControl service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// What is asked of a member of a group beside the frames of its all-reduces: shuffle.ReduceControl.
+type ReduceControlClient interface {
+	ReduceEndpoint(ctx context.Context, in *EndpointRequest, opts ...grpc.CallOption) (*EndpointReply, error)
+	OpenGroup(ctx context.Context, in *GroupSpec, opts ...grpc.CallOption) (*GroupGrant, error)
+	GroupStatus(ctx context.Context, in *GroupRequest, opts ...grpc.CallOption) (*GroupStatusReply, error)
+	BreakGroup(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*Done, error)
+	CloseGroup(ctx context.Context, in *GroupRequest, opts ...grpc.CallOption) (*Done, error)
+}
+
+type reduceControlClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewReduceControlClient(cc grpc.ClientConnInterface) ReduceControlClient {
+	return &reduceControlClient{cc}
+}
+
+func (c *reduceControlClient) ReduceEndpoint(ctx context.Context, in *EndpointRequest, opts ...grpc.CallOption) (*EndpointReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EndpointReply)
+	err := c.cc.Invoke(ctx, ReduceControl_ReduceEndpoint_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reduceControlClient) OpenGroup(ctx context.Context, in *GroupSpec, opts ...grpc.CallOption) (*GroupGrant, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GroupGrant)
+	err := c.cc.Invoke(ctx, ReduceControl_OpenGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reduceControlClient) GroupStatus(ctx context.Context, in *GroupRequest, opts ...grpc.CallOption) (*GroupStatusReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GroupStatusReply)
+	err := c.cc.Invoke(ctx, ReduceControl_GroupStatus_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reduceControlClient) BreakGroup(ctx context.Context, in *BreakRequest, opts ...grpc.CallOption) (*Done, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Done)
+	err := c.cc.Invoke(ctx, ReduceControl_BreakGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *reduceControlClient) CloseGroup(ctx context.Context, in *GroupRequest, opts ...grpc.CallOption) (*Done, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Done)
+	err := c.cc.Invoke(ctx, ReduceControl_CloseGroup_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// ReduceControlServer is the server API for ReduceControl service.
+// All implementations must embed UnimplementedReduceControlServer
+// for forward compatibility.
+//
+// What is asked of a member of a group beside the frames of its all-reduces: shuffle.ReduceControl.
+type ReduceControlServer interface {
+	ReduceEndpoint(context.Context, *EndpointRequest) (*EndpointReply, error)
+	OpenGroup(context.Context, *GroupSpec) (*GroupGrant, error)
+	GroupStatus(context.Context, *GroupRequest) (*GroupStatusReply, error)
+	BreakGroup(context.Context, *BreakRequest) (*Done, error)
+	CloseGroup(context.Context, *GroupRequest) (*Done, error)
+	mustEmbedUnimplementedReduceControlServer()
+}
+
+// UnimplementedReduceControlServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedReduceControlServer struct{}
+
+func (UnimplementedReduceControlServer) ReduceEndpoint(context.Context, *EndpointRequest) (*EndpointReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReduceEndpoint not implemented")
+}
+func (UnimplementedReduceControlServer) OpenGroup(context.Context, *GroupSpec) (*GroupGrant, error) {
+	return nil, status.Error(codes.Unimplemented, "method OpenGroup not implemented")
+}
+func (UnimplementedReduceControlServer) GroupStatus(context.Context, *GroupRequest) (*GroupStatusReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method GroupStatus not implemented")
+}
+func (UnimplementedReduceControlServer) BreakGroup(context.Context, *BreakRequest) (*Done, error) {
+	return nil, status.Error(codes.Unimplemented, "method BreakGroup not implemented")
+}
+func (UnimplementedReduceControlServer) CloseGroup(context.Context, *GroupRequest) (*Done, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseGroup not implemented")
+}
+func (UnimplementedReduceControlServer) mustEmbedUnimplementedReduceControlServer() {}
+func (UnimplementedReduceControlServer) testEmbeddedByValue()                       {}
+
+// UnsafeReduceControlServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to ReduceControlServer will
+// result in compilation errors.
+type UnsafeReduceControlServer interface {
+	mustEmbedUnimplementedReduceControlServer()
+}
+
+func RegisterReduceControlServer(s grpc.ServiceRegistrar, srv ReduceControlServer) {
+	// If the following call panics, it indicates UnimplementedReduceControlServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&ReduceControl_ServiceDesc, srv)
+}
+
+func _ReduceControl_ReduceEndpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EndpointRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReduceControlServer).ReduceEndpoint(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReduceControl_ReduceEndpoint_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReduceControlServer).ReduceEndpoint(ctx, req.(*EndpointRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReduceControl_OpenGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GroupSpec)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReduceControlServer).OpenGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReduceControl_OpenGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReduceControlServer).OpenGroup(ctx, req.(*GroupSpec))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReduceControl_GroupStatus_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReduceControlServer).GroupStatus(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReduceControl_GroupStatus_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReduceControlServer).GroupStatus(ctx, req.(*GroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReduceControl_BreakGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BreakRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReduceControlServer).BreakGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReduceControl_BreakGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReduceControlServer).BreakGroup(ctx, req.(*BreakRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _ReduceControl_CloseGroup_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GroupRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ReduceControlServer).CloseGroup(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ReduceControl_CloseGroup_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ReduceControlServer).CloseGroup(ctx, req.(*GroupRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// ReduceControl_ServiceDesc is the grpc.ServiceDesc for ReduceControl service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var ReduceControl_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "quern.shuffle.v1.ReduceControl",
+	HandlerType: (*ReduceControlServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ReduceEndpoint",
+			Handler:    _ReduceControl_ReduceEndpoint_Handler,
+		},
+		{
+			MethodName: "OpenGroup",
+			Handler:    _ReduceControl_OpenGroup_Handler,
+		},
+		{
+			MethodName: "GroupStatus",
+			Handler:    _ReduceControl_GroupStatus_Handler,
+		},
+		{
+			MethodName: "BreakGroup",
+			Handler:    _ReduceControl_BreakGroup_Handler,
+		},
+		{
+			MethodName: "CloseGroup",
+			Handler:    _ReduceControl_CloseGroup_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "shuffle.proto",
+}

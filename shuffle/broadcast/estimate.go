@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package broadcast
+
+import "time"
+
+// Bounds of how long nothing may come until a source looks.
+const (
+	leastTick = 4 * time.Millisecond
+	firstTick = 20 * time.Millisecond // while no round trip is known
+	mostTick  = 500 * time.Millisecond
+	// leastPause is shorter: that a member lacks a chunk is known, so sending it in vain costs little.
+	leastPause = time.Millisecond
+)
+
+// mostSlack bounds how much longer is waited where answers came that had been taken for lost.
+const mostSlack = 16
+
+// estimate follows the time from a chunk to its answer.
+type estimate struct {
+	smooth, vary time.Duration
+	slack        int           // factor of patience, 1 or more
+	least        time.Duration // of patience
+}
+
+func newEstimate(least time.Duration) estimate {
+	return estimate{slack: 1, least: max(least, leastTick)}
+}
+
+func (e *estimate) add(d time.Duration) {
+	if d <= 0 || d > 10*time.Second {
+		return
+	}
+	if e.smooth == 0 {
+		e.smooth, e.vary = d, d/2
+		return
+	}
+	diff := d - e.smooth
+	e.smooth += diff / 8
+	e.vary += (max(diff, -diff) - e.vary) / 4
+}
+
+// spurious tells that what was taken for lost was not: the machines are busy.
+func (e *estimate) spurious() { e.slack = min(2*e.slack, mostSlack) }
+
+// calm tells that a message went through without a pause.
+func (e *estimate) calm() { e.slack = max(1, e.slack/2) }
+
+// patience is how long an answer is waited for, after tries in which none came.
+func (e *estimate) patience(tries int) time.Duration {
+	t := max(firstTick, e.least)
+	if e.smooth != 0 {
+		t = max(e.least, 2*e.smooth+4*e.vary)
+	}
+	return max(e.least, min(t*time.Duration(e.slack)<<min(tries, 8), max(mostTick, t)))
+}
+
+// pause is after what time a direct chunk that was not answered counts as lost, after tries in which nothing came.
+func (e *estimate) pause(tries int) time.Duration {
+	t := firstTick
+	if e.smooth != 0 {
+		t = max(leastPause, 2*e.smooth+4*e.vary)
+	}
+	return min(t*time.Duration(e.slack)<<min(tries, 8), max(mostTick, t))
+}
