@@ -519,6 +519,13 @@ func TestBroadcastClones(t *testing.T) {
 	if n := atomic.LoadUint64(&g.member[2].region.Stored); n != 0 {
 		t.Errorf("the other head has %d chunks", n)
 	}
+	// An answer to a group that is closed by then would go up.
+	eventually(t, func() string {
+		if n := atomic.LoadUint32(&g.cast.Answers); n != 1 {
+			return fmt.Sprintf("%d answers came, want 1", n)
+		}
+		return ""
+	})
 	g.close()
 	g.nothingMore()
 }
