@@ -159,7 +159,7 @@ func (l *lab) send(seqs ...uint32) {
 // await waits until the kernel has folded n frames of target 2.
 func await(t testing.TB, h *Host, n uint64) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		var folded uint64
 		for _, c := range h.Memory().Cells[2*h.Memory().CPUs:] {
 			folded += c.Frames

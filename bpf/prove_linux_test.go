@@ -29,12 +29,18 @@ func (l *lab) proof(h *Host) ProbePath {
 	return ProbePath{
 		Conn: conn,
 		Peer: netip.AddrPortFrom(netip.MustParseAddr(l.addrA), uint16(h.Port())),
-		Wait: 100 * time.Millisecond, Tries: 3,
+		Wait: 20 * time.Second, Tries: 3, // for what comes, however slow the machine is
 		Set: func(_ context.Context, m wire.AnswerMode) (err error) {
 			l.far(func() { err = h.SetAnswer(m) }) // wherever it is called
 			return err
 		},
 	}
+}
+
+// waiting is a path whose probes wait that long, for where some get no answer.
+func waiting(p ProbePath, wait time.Duration) ProbePath {
+	p.Wait = wait
+	return p
 }
 
 func TestProve(t *testing.T) {
@@ -44,13 +50,14 @@ func TestProve(t *testing.T) {
 	p := l.proof(h)
 
 	// b0 has no program, so XDP_TX is lost.
-	fixed := p
+	const short = 100 * time.Millisecond
+	fixed := waiting(p, short)
 	fixed.Set = nil
 	mode, why, err := Prove(t.Context(), fixed)
 	if err != nil || mode != wire.AnswerTC || !strings.Contains(why, "XDP_TX") {
 		t.Errorf("it says %d, %q, %v", mode, why, err)
 	}
-	mode, why, err = Prove(t.Context(), p)
+	mode, why, err = Prove(t.Context(), waiting(p, 2*time.Second)) // for the first ones in vain
 	if err != nil || mode != wire.AnswerTC || h.Answer() != wire.AnswerTC || !strings.Contains(why, "by tc") {
 		t.Fatalf("it says %d, %q, %v", mode, why, err)
 	}
@@ -117,7 +124,7 @@ func TestProve(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Begin = wire.AnswerUser
-	if mode, why, err = Prove(t.Context(), p); !errors.Is(err, ErrNoPath) {
+	if mode, why, err = Prove(t.Context(), waiting(p, short)); !errors.Is(err, ErrNoPath) {
 		t.Errorf("it says %d, %q, %v", mode, why, err)
 	}
 	// User space does.
@@ -151,7 +158,7 @@ func TestProve(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Begin = wire.AnswerTX
-	if _, _, err := Prove(t.Context(), p); err == nil {
+	if _, _, err := Prove(t.Context(), waiting(p, short)); err == nil {
 		t.Error("a frame of 1,440 bytes got through an MTU of 1400")
 	}
 	if err := h.SetAnswer(wire.AnswerTX); err != nil {

@@ -5,6 +5,7 @@ package bpf
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -75,7 +76,7 @@ func TestTransmit(t *testing.T) {
 	read := func() ([]byte, netip.AddrPort) {
 		t.Helper()
 		b := make([]byte, 2048)
-		_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 		n, from, err := conn.ReadFromUDPAddrPort(b)
 		if err != nil {
 			t.Fatal(err)
@@ -176,16 +177,17 @@ func TestTransmitAfterAnswers(t *testing.T) {
 		}
 	}
 	var reasons [wire.Reasons]uint64
-	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(time.Millisecond) {
+	eventually(t, func() string {
 		var err error
 		if reasons, err = far.Reasons(); err != nil {
 			t.Fatal(err)
 		}
-		if reasons[wire.Answered]+reasons[wire.Malformed] == calls*shuffle.TransmitAtOnce {
-			break
+		if n := reasons[wire.Answered] + reasons[wire.Malformed]; n != calls*shuffle.TransmitAtOnce {
+			return fmt.Sprintf("%d frames of %d came", n, calls*shuffle.TransmitAtOnce)
 		}
-	}
-	if reasons[wire.Answered] != calls*shuffle.TransmitAtOnce || reasons[wire.Malformed] != 0 {
+		return ""
+	})
+	if reasons[wire.Malformed] != 0 {
 		t.Errorf("of %d frames %d were answered, %d malformed", calls*shuffle.TransmitAtOnce, reasons[wire.Answered], reasons[wire.Malformed])
 	}
 }

@@ -162,7 +162,7 @@ type floatRow struct {
 
 var (
 	errNonFinite = errors.New("can't be added up; with --nan skip such values are left out, with --nan count they are counted apart")
-	errCoarse    = errors.New("too large for the quantum; use a larger --quantum, or none, which is exact")
+	errCoarse    = errors.New("is too large for the quantum; use a larger --quantum, or none, which is exact")
 )
 
 // take is aggregateRow.take for floats.

@@ -67,7 +67,7 @@ var errNotEnded = errors.New("that job had not ended when a later one was submit
 // CallResult is what a program is told that is to return from Run what Run returned elsewhere.
 func CallResult(result *Result, err error) task.CallResult {
 	if err != nil {
-		return task.CallResult{Error: err.Error()}
+		return task.CallResult{Error: err.Error(), Cause: CauseOf(err)}
 	}
 	b, err := json.Marshal(result)
 	if err != nil {

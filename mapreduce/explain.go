@@ -36,7 +36,7 @@ func explain(ctx context.Context, c code, opts Options) (*Explanation, error) {
 	}
 	x := &Explanation{
 		Job: e.t.name, Files: len(plan.Files), Splits: len(plan.Splits), Bytes: plan.TotalBytes,
-		Partitions: e.opts.Partitions, Reduce: "fold", Workers: e.opts.Workers, Memory: e.mem.budget, Notes: append(plan.Notes, e.notes...), SideInputs: e.sides,
+		Partitions: e.opts.Partitions, TotalOrder: e.ordered(), Reduce: "fold", Workers: e.opts.Workers, Memory: e.mem.budget, Notes: append(plan.Notes, e.notes...), SideInputs: e.sides,
 	}
 	switch {
 	case e.t.iter != nil:

@@ -34,7 +34,7 @@ func (r *readError) Unwrap() error { return r.error }
 
 // failure says what a task's error is to its worker.
 func failure(err error) *task.Error {
-	f := &task.Error{Message: err.Error(), Permanent: isPermanent(err)}
+	f := &task.Error{Message: err.Error(), Permanent: isPermanent(err), Cause: CauseOf(err)}
 	var p *PanicError
 	if errors.As(err, &p) {
 		f.Permanent, f.Panic, f.Stack = false, true, string(p.Stack)

@@ -160,8 +160,11 @@ func (h *host) drive(ctx context.Context, call int, c code, name string, invalid
 			_, invalid = clusterOutput(opts)
 		}
 	}
+	if invalid == nil && h.req.Explain {
+		said.Explanation, invalid = explained(ctx, c, h.options(opts))
+	}
 	if invalid != nil {
-		said.Err = invalid.Error()
+		said.Err, said.Cause = invalid.Error(), CauseOf(invalid)
 	}
 	if err := h.conn.Reply(&task.Reply{Call: said}); err != nil {
 		return nil, h.gone(err)
@@ -176,10 +179,19 @@ func (h *host) drive(ctx context.Context, call int, c code, name string, invalid
 	}
 }
 
+// explained is what Explain says of a job, for another process.
+func explained(ctx context.Context, c code, opts Options) (json.RawMessage, error) {
+	x, err := explain(ctx, c, opts)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(x)
+}
+
 // returned is what a call returns.
 func returned(r *task.CallResult) (*Result, error) {
 	if r.Error != "" {
-		return nil, errors.New(r.Error)
+		return nil, ErrorOf(r.Error, r.Cause)
 	}
 	res := &Result{}
 	if err := json.Unmarshal(r.Result, res); err != nil {
@@ -204,19 +216,27 @@ func hello() *task.Hello {
 }
 
 // options are the program's, with what the worker grants in place of what the
-// program would take of a machine for itself.
+// program would take of a machine for itself. A program that asks for less gets what it asks for.
 func (h *host) options(opts Options) Options {
 	if h.req.Memory > 0 {
-		opts.Memory = h.req.Memory
+		opts.Memory = granted(opts.Memory, h.req.Memory)
 	}
 	if h.req.Workers > 0 {
-		opts.Workers = h.req.Workers
+		opts.Workers = granted(opts.Workers, h.req.Workers)
 	}
 	if h.req.Dir != "" {
 		opts.SpillDir = h.req.Dir
 	}
 	opts.Progress = nil
 	return opts
+}
+
+// granted is what a task may take of which there is most, and the program asks for asked. 0: it does not say.
+func granted[N int | int64](asked, most N) N {
+	if asked <= 0 {
+		return most
+	}
+	return min(asked, most)
 }
 
 // clusterOutput is the output of a job on a cluster, or why there can be none such job.

@@ -718,8 +718,9 @@ func TestDigests(t *testing.T) {
 	}
 	path := text(t, b.String())
 	other := text(t, b.String()+"x7\n")
+	asked := int64(0) // by the program
 	digests := func(shape, path string, memory int64, workers int) (parts []task.Manifest, spilled bool) {
-		p := &program{Shape: shape, Inputs: []string{path}, Output: filepath.Join(t.TempDir(), "out"), Parts: 5, Split: 1 << 30}
+		p := &program{Shape: shape, Inputs: []string{path}, Output: filepath.Join(t.TempDir(), "out"), Parts: 5, Split: 1 << 30, Memory: asked}
 		r := &tasktest.Runner{Command: p.command(t), Dir: t.TempDir(), Memory: memory, Workers: workers}
 		reply, err := r.Do(context.Background(), &task.Request{Kind: task.Plan})
 		if err != nil {
@@ -747,6 +748,16 @@ func TestDigests(t *testing.T) {
 		if shape == "grouped" && !spills {
 			t.Error("nothing was spilled")
 		}
+		for _, asked = range []int64{16 << 20, 1 << 40} {
+			got, spilled := digests(shape, path, 256<<20, 2)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %+v of a program that asks for %d bytes, else %+v", shape, got, asked, want)
+			}
+			if shape == "grouped" && spilled != (asked == 16<<20) {
+				t.Errorf("a program that asks for %d bytes, and may take 256 MiB, spilled: %v", asked, spilled)
+			}
+		}
+		asked = 0
 		got, _ := digests(shape, other, 256<<20, 1)
 		differ := 0
 		for i := range got {

@@ -132,7 +132,7 @@ func (e *engine) writeShared(ctx context.Context, info output.Info, req *task.Re
 	}
 	attempt, err := target.Attempt(info, req.Ticket, in.Part, in.Attempt)
 	if err != nil {
-		return nil, err
+		return nil, &outputError{err}
 	}
 	defer func() {
 		if err != nil {
@@ -159,8 +159,10 @@ func (e *engine) writeShared(ctx context.Context, info output.Info, req *task.Re
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	r.Name, err = attempt.Commit()
-	return r, err
+	if r.Name, err = attempt.Commit(); err != nil {
+		return nil, &outputError{err}
+	}
+	return r, nil
 }
 
 // tally compares what a reduce task read with what the map tasks said.

@@ -25,6 +25,7 @@ func (h *host) serve(ctx context.Context, c code, opts Options) *task.Reply {
 	reply, err := h.dispatch(ctx, c, h.options(opts))
 	if err != nil {
 		f := failure(err)
+		f.Cause = withoutScratch(f.Cause, h.req.Dir)
 		if f.Stack != "" {
 			fmt.Fprintf(os.Stderr, "%s\n%s\n", f.Message, f.Stack) // for the attempt's log
 		}
@@ -184,12 +185,12 @@ func (e *engine) planTask(ctx context.Context, target output.Shared, req *task.R
 	}
 	ticket, err := target.Prepare(e.info(), req.Job)
 	if err != nil {
-		return nil, &permanent{err}
+		return nil, &permanent{&outputError{err}}
 	}
 	r := &task.PlanResult{
 		Name: e.t.name, Grouped: e.t.grouped, Suffix: e.t.suffix, Partitions: e.opts.Partitions,
 		TotalOrder: e.ordered(), Files: len(plan.Files), Bytes: plan.TotalBytes, Exact: plan.Exact,
-		Plan: packed, Ticket: ticket, Notes: append(plan.Notes, e.notes...), Why: e.explain(plan), Memory: e.opts.Memory, SideInputs: sides,
+		Plan: packed, Ticket: ticket, Notes: append(plan.Notes, e.notes...), Why: e.explain(plan), SideInputs: sides,
 		Splits: make([]task.SplitInfo, len(plan.Splits)),
 	}
 	for _, op := range e.t.ops {
@@ -253,7 +254,7 @@ func (e *engine) commitTask(req *task.Request, target output.Shared) (*task.Comm
 	}
 	notes, err := target.Publish(e.info(), req.Ticket, req.Commit.Parts, done)
 	if err != nil {
-		return nil, err
+		return nil, &outputError{err}
 	}
 	return &task.CommitResult{Notes: notes}, nil
 }

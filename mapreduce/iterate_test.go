@@ -369,7 +369,7 @@ func TestIterateFails(t *testing.T) {
 		}, []string{"panic in the job's code: at the start", "iterate_test.go"}},
 		{"NaN at the start", func(it *mapreduce.Iteration[[]float64], _ *mapreduce.IterateOptions) {
 			it.Start = func() ([]float64, error) { return []float64{1, math.NaN()}, nil }
-		}, []string{"before the first round: number 1 of it is NaN"}},
+		}, []string{"before the first round: number 1 of the state is NaN"}},
 		{"a bad line", func(_ *mapreduce.Iteration[[]float64], o *mapreduce.IterateOptions) {
 			o.Inputs = []string{text(t, "1\n2\nthree\n4\n")}
 		}, []string{"in.txt:3: strconv.ParseFloat: parsing \"three\""}},
@@ -452,7 +452,7 @@ func TestIterateFails(t *testing.T) {
 				state[1] = math.NaN()
 				return true, nil
 			}
-		}, []string{"round 1, Update: number 1 of it is NaN"}},
+		}, []string{"round 1, Update: number 1 of the state is NaN"}},
 		{"Update panics", func(it *mapreduce.Iteration[[]float64], _ *mapreduce.IterateOptions) {
 			it.Update = func(_ mapreduce.Round, state, _ []float64) (bool, error) { return state[7] > 0, nil }
 		}, []string{"round 1, Update: panic in the job's code: runtime error: index out of range [7]"}},

@@ -131,7 +131,7 @@ func (m *member) begin() error {
 func noNaN(state []float64) error {
 	for i, v := range state {
 		if v != v {
-			return &permanent{fmt.Errorf("number %d of it is NaN", i)}
+			return &permanent{fmt.Errorf("number %d of the state is NaN", i)}
 		}
 	}
 	return nil

@@ -135,9 +135,11 @@ type Options struct {
 	// keys are sorted within each part.
 	TotalOrder bool
 
-	// Workers is the number of goroutines that map and reduce; 0: the number of CPUs granted.
+	// Workers is the number of goroutines that map and reduce; 0: the number of CPUs granted. On a cluster it is the most
+	// that one task has.
 	Workers int
-	// Memory is the budget in bytes; 0: half of what the machine or cgroup grants.
+	// Memory is the budget in bytes; 0: half of what the machine or cgroup grants. On a cluster it is the most that the engine of
+	// one task uses: a worker may grant less (SubmitOptions.TaskMemory of package cluster says how much it grants).
 	Memory int64
 	// SpillDir is where runs go that exceed it; "": the system's folder for temporary files.
 	SpillDir string
@@ -203,7 +205,8 @@ type Explanation struct {
 	Splits     int             `json:"splits"`
 	Bytes      int64           `json:"bytes"`
 	Partitions int             `json:"partitions"`
-	Reduce     string          `json:"reduce"` // "fold", "grouped" or "iteration"
+	TotalOrder bool            `json:"total_order,omitempty"` // parts follow each other in key order
+	Reduce     string          `json:"reduce"`                // "fold", "grouped" or "iteration"
 	Lanes      []string        `json:"lanes,omitempty"`
 	Workers    int             `json:"workers"`
 	Memory     int64           `json:"memory_bytes"`

@@ -613,11 +613,11 @@ func TestCancelDuringBroadcast(t *testing.T) {
 	deaf.cut()
 	deaf.mu.Unlock()
 	until(t, "one has no stream", func() bool { return b.about().Workers == 2 })
-	b.openAll()
 	reply, err := b.client.Cancel(b.context(), &api.CancelRequest{Job: job})
 	if err != nil || reply.Job.State != api.JobState_JOB_CANCELLED {
 		t.Fatal(reply, err)
 	}
+	b.openAll() // not before: the job would be done by then now and then
 	deaf.mu.Lock()
 	deaf.frozen = nil
 	deaf.mu.Unlock()

@@ -308,7 +308,7 @@ func (m *Master) failed(f *finish) {
 	f.job.end(f.attempt, state, long, m)
 	f.reply = &api.FinishReply{Accepted: true}
 	f.events = append(f.events, schedule.Failed{
-		Attempt: f.attempt, Worker: f.req.Worker, Error: e.Message, Permanent: e.Permanent, Infrastructure: f.req.Infrastructure,
+		Attempt: f.attempt, Worker: f.req.Worker, Error: e.Message, Cause: causeText(e), Permanent: e.Permanent, Infrastructure: f.req.Infrastructure,
 	})
 }
 
@@ -379,7 +379,7 @@ func (m *Master) takePlan(f *finish) ([]journal.Entry, *schedule.Planned) {
 	if why != "" {
 		// The plan is taken all the same: its output was prepared, and is to be removed.
 		was := j.ending
-		j.ending = &journal.Ending{Reason: why}
+		j.ending = &journal.Ending{Reason: why, Cause: schedule.Refused}
 		f.undo = append(f.undo, func() { j.ending = was })
 		entries = append(entries, journal.Ends{Job: j.rec.ID, Ending: *j.ending})
 	}

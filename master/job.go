@@ -261,10 +261,10 @@ func (m *Master) stage(j *job, s schedule.Stage) {
 func (m *Master) aborting(j *job) {
 	e := journal.Ending{Aborting: true}
 	if v, ok := m.state.Job(j.rec.ID); ok {
-		e.Reason, e.Cancelled = v.Ending, v.Cancelled
+		e.Reason, e.Cause, e.Cancelled = v.Ending, v.Cause, v.Cancelled
 	}
 	if was := j.ending; was != nil && (e.Cancelled || !was.Cancelled) {
-		e.Reason, e.Cancelled = was.Reason, was.Cancelled
+		e.Reason, e.Cause, e.Cancelled = was.Reason, was.Cause, was.Cancelled
 	}
 	j.ending = &e
 	if err := m.write(journal.Ends{Job: j.rec.ID, Ending: e}); err != nil {
@@ -522,10 +522,10 @@ func (m *Master) ended(j *job, a schedule.JobEnded) {
 		return
 	}
 	state := api.JobState_JOB_DONE
-	why := a.Error
+	why, cause := a.Error, a.Cause
 	switch e := j.ending; {
 	case j.commit != nil:
-		why = ""
+		why, cause = "", ""
 	case a.Cancelled && (e == nil || e.Cancelled):
 		state = api.JobState_JOB_CANCELLED
 		if e != nil {
@@ -534,7 +534,7 @@ func (m *Master) ended(j *job, a schedule.JobEnded) {
 	default:
 		state = api.JobState_JOB_FAILED
 		if e != nil && !e.Cancelled {
-			why = e.Reason
+			why, cause = e.Reason, e.Cause
 		}
 	}
 	if j.left = a.Left; !j.left {
@@ -546,6 +546,7 @@ func (m *Master) ended(j *job, a schedule.JobEnded) {
 	}
 	s := m.status(j)
 	s.State, s.Error, s.Waiting = state, why, ""
+	s.Failure = failureOf(state, cause)
 	s.ElapsedMs = now.Sub(j.rec.Submitted).Milliseconds()
 	if state == api.JobState_JOB_DONE {
 		b, err := json.Marshal(j.result(now))

@@ -103,11 +103,14 @@ func TestLeftForgotten(t *testing.T) {
 	t.Parallel()
 	d := &model{splits: 3, parts: 1}
 	m, w, job := abandoned(t, schedule.Map, d)
+	age := m.opts.Limits.HistoryAge
 	m.opts.Limits.HistoryAge = time.Nanosecond
 	m.restart()
 	if left := m.leftJobs(); len(left) != 0 {
 		t.Errorf("left of %q", left)
 	}
+	m.opts.Limits.HistoryAge = age // else the next job may be forgotten before anybody has seen its end
+	m.restart()
 	b := startWorker(t, m.addr, w, d, "b")
 	m.wantDone(m.submit(jobFile()), d)
 	b.stop()

@@ -72,7 +72,7 @@ func (m *Master) restore() error {
 		}
 		if e := j.ending; e != nil {
 			if e.Aborting {
-				restored.Aborting, restored.Ending, restored.Cancelled = true, e.Reason, e.Cancelled
+				restored.Aborting, restored.Ending, restored.Cause, restored.Cancelled = true, e.Reason, e.Cause, e.Cancelled
 			} else {
 				asked = append(asked, schedule.JobCancelled{ID: j.rec.ID, Reason: e.Reason})
 			}

@@ -32,12 +32,35 @@ type GroupSpec struct {
 	// Members are where the frames of each member go, by rank: at most wire.MaxMembers.
 	Members []GroupMember
 	Bits    int // log2 of the blocks of a reducer that there is room for, 2 to 12: twice the window
+	// Streams says which calls go over streams, if all members take them. The same for all members: they go by it in the same calls.
+	Streams StreamUse
 }
 
 // GroupMember is a member as the others know it.
 type GroupMember struct {
 	Name    string // for errors
 	Address netip.AddrPort
+	Stream  int // TCP port at the same host that takes streams; 0: none
+}
+
+// StreamUse says which calls of a group go over streams (TCP) instead of frames.
+type StreamUse uint8
+
+// The uses of streams.
+const (
+	StreamsBySize StreamUse = iota // those of vectors so large that streams are faster
+	StreamsNever
+	StreamsAlways
+)
+
+func (u StreamUse) String() string {
+	switch u {
+	case StreamsNever:
+		return "never"
+	case StreamsAlways:
+		return "always"
+	}
+	return "by size"
 }
 
 // GroupGrant is the answer to a GroupSpec.
@@ -50,7 +73,7 @@ type GroupStatus struct {
 	Calls   uint64 // that were begun here
 	Waiting bool   // one is under way
 	Broken  string // "": it is not
-	Results uint32 // that have come here, in all calls; wraps
+	Results uint32 // that have come here, in all calls, as frames or pieces of streams; wraps
 }
 
 // ReduceControl is what is asked of a member of a group beside the frames. A member implements it; a

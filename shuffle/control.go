@@ -115,6 +115,8 @@ type Endpoint struct {
 	Generic bool
 	Frame   int // bytes of the largest frame that gets through, head included
 	Window  int // frames in flight that the path holds; 0: not known
+	// Stream is the TCP port that takes streams of all-reduces; 0: none.
+	Stream int
 }
 
 // ErrReset is returned for streams of a target that has begun anew, in another

@@ -18,9 +18,11 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/cluster/api"
 	"github.com/quernmr/quern/mapreduce/objects"
 	"github.com/quernmr/quern/mapreduce/task"
+	"github.com/quernmr/quern/shuffle/receive"
 	"github.com/quernmr/quern/worker/exchange"
 	"github.com/quernmr/quern/worker/process"
 	"google.golang.org/grpc/codes"
@@ -228,10 +230,18 @@ func (a *attempt) explain(err error) (e *task.Error, infrastructure bool) {
 	}
 	var p *process.Error
 	if errors.As(err, &p) {
-		return &task.Error{Message: p.Message, Permanent: p.Kind == process.Unfit}, p.Kind == process.System
+		e := &task.Error{Message: p.Message, Permanent: p.Kind == process.Unfit}
+		if p.Kind != process.System {
+			e.Cause = &task.Cause{Kind: task.KindProgram}
+		}
+		return e, p.Kind == process.System
 	}
 	if errors.Is(err, exchange.ErrPermanent) {
-		return &task.Error{Message: err.Error(), Permanent: true}, false
+		e := &task.Error{Message: err.Error(), Permanent: true}
+		if errors.Is(err, receive.ErrOverflow) {
+			e.Cause = mapreduce.CauseOf(mapreduce.ErrOverflow) // the same sum overflows in any process
+		}
+		return e, false
 	}
 	return &task.Error{Message: err.Error()}, true
 }
@@ -408,22 +418,13 @@ func (a *attempt) memory() int64 {
 	return a.w.opt.Memory / int64(2*a.w.opt.Slots) // as many map attempts as reduce attempts
 }
 
-// budget is how much of that the engine is to use: the rest is for the program itself,
-// its buffers, what the collector has not freed yet, and what the user's code holds.
-func budget(memory int64) int64 {
-	return max(min(memory*5/8, memory-(96<<20)), memory/4, leastBudget)
-}
-
-// leastBudget is the least that the engine works with.
-const leastBudget = 16 << 20
-
 // request is what the child is asked to do.
 func (a *attempt) request(dir string) (*task.Request, error) {
 	l := a.launch
 	c := l.GetConstants()
 	req := &task.Request{
 		Protocol: task.Protocol, Kind: task.Kind(a.key.stage), Job: a.key.job, Call: int(l.GetProgram().GetCall()), Dir: dir,
-		Memory: budget(a.memory()), Workers: max(1, runtime.GOMAXPROCS(0)/a.w.opt.Slots),
+		Memory: task.Budget(a.memory()), Workers: max(1, runtime.GOMAXPROCS(0)/a.w.opt.Slots),
 		Plan: l.GetPlan(), Ticket: l.GetTicket(),
 		Constants: task.Constants{Seed: [2]uint64{c.GetSeedA(), c.GetSeedB()}, Partitions: int(c.GetPartitions()), Parts: int(c.GetParts())},
 	}

@@ -8,7 +8,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
+	"net"
 	"net/netip"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -89,7 +91,13 @@ func (w *Worker) newExchange(dir string) (_ exchanger, err error) {
 	ao := o.Reduce
 	ao.Jobs, ao.Mode, ao.Log = ro.Jobs, ro.Mode, o.Log
 	ao.Port, ao.Send = s.receiver.Port(), s.receiver.SendFrames
+	if ao.Streams, err = listenStreams(ro.Listen, ao.Port); err != nil {
+		o.Log.Warn("without streams: large vectors of iterations go by frames, which takes longer", "error", err)
+	}
 	if s.sums, err = allreduce.New(ao); err != nil {
+		if ao.Streams != nil {
+			err = errors.Join(err, ao.Streams.Close())
+		}
 		// Nothing but iterations depends on them.
 		o.Log.Warn("without all-reduces: iterations have at most one member here that needs others", "error", err)
 		s.sums = nil
@@ -99,6 +107,19 @@ func (w *Worker) newExchange(dir string) (_ exchanger, err error) {
 		Dir: dir, Receiver: s.receiver, Sender: s.sender, Dial: s.peers.get, Address: o.Address, Worker: w.id, Log: o.Log,
 	})
 	return s, err
+}
+
+// listenStreams takes TCP connections at the port that frames come to over UDP, or where somebody else has that, at any free one: others
+// are told which.
+func listenStreams(address string, port int) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+	if err != nil {
+		l, err = net.Listen("tcp", net.JoinHostPort(address, "0"))
+	}
+	if err != nil {
+		return nil, err // else it would be an interface that is not nil
+	}
+	return l, nil
 }
 
 func (s *shuffler) register(g *grpc.Server) {

@@ -652,7 +652,7 @@ func TestStrangersMaster(t *testing.T) {
 func TestHeartbeat(t *testing.T) {
 	t.Parallel()
 	m := newMaster(t)
-	m.lease = time.Second
+	m.lease = 3 * time.Second // a slow machine must not let one pass
 	m.startWorker(nil)
 	wait(t, "the lease is renewed ten times", func() bool {
 		m.mu.Lock()
@@ -891,16 +891,6 @@ func TestOptions(t *testing.T) {
 	} {
 		if w, err := New(o); err == nil || w != nil || !strings.HasPrefix(err.Error(), "worker: ") {
 			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestBudget(t *testing.T) {
-	for memory, want := range map[int64]int64{
-		0: 16 << 20, 32 << 20: 16 << 20, 128 << 20: 32 << 20, 256 << 20: 160 << 20, 1 << 30: 640 << 20,
-	} {
-		if got := budget(memory); got != want {
-			t.Errorf("of %d MiB %d are the engine's, want %d", memory>>20, got>>20, want>>20)
 		}
 	}
 }

@@ -84,6 +84,7 @@ int quern_chunk(struct xdp_md *ctx)
 	if (!element || !state || !mark)
 		return leave(QUERN_R_CHUNK_PLACE, XDP_DROP);
 
+	fetch_element(element);
 	if (!frame_sum(job, head, end, steps + 1, QUERN_BODY / QUERN_BODY_STEP, &sum))
 		return leave(QUERN_R_MALFORMED, XDP_DROP);
 	chunk = (void *)(head + 1);

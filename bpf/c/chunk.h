@@ -82,6 +82,18 @@ static __always_inline int copy_data(void *packet, void *end, void *memory, __u3
 	return 1;
 }
 
+/*
+ * Has the processor fetch an element of a content that is written once the tag was found
+ * right: it is seldom in a cache, and a processor waits for few lines at a time where
+ * they are written one after the other. A read changes nothing.
+ */
+static __always_inline void fetch_element(const void *element)
+{
+#pragma unroll
+	for (int at = 0; at < QUERN_CHUNK; at += 64)
+		(void)*(volatile const __u64 *)(element + at);
+}
+
 /* What the tag of a chunk, or of its answer, is beside NH. */
 static __always_inline __u64 chunk_pad(const struct quern_job *job, struct quern_head *head, struct quern_chunk *chunk)
 {

@@ -100,6 +100,10 @@ int quern_reduce(struct xdp_md *ctx)
 	member = part->member;
 	if (member >= group->members || member == group->rank || part->reducer != group->rank || head->seq >> (group->bits & 31) == 0)
 		return leave(QUERN_R_PART_STRAY, XDP_DROP);
+	key = (head->seq & ((1u << (group->bits & 31)) - 1)) * group->row + QUERN_ROW_CPU + bpf_get_smp_processor_id();
+	element = bpf_map_lookup_elem(sums, &key);
+	if (element)
+		fetch_element(element);
 	head = part_genuine(ctx, job, head, end);
 	if (!head)
 		return leave(QUERN_R_PART_TAG, XDP_DROP);

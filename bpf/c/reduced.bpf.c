@@ -65,6 +65,10 @@ int quern_reduced(struct xdp_md *ctx)
 		return leave(QUERN_R_MALFORMED, XDP_DROP);
 	if (part->reducer >= group->members || part->reducer == group->rank || head->seq >> (group->bits & 31) == 0)
 		return leave(QUERN_R_PART_STRAY, XDP_DROP);
+	key = (__u32)part->reducer << (group->bits & 31) | (head->seq & ((1u << (group->bits & 31)) - 1));
+	element = bpf_map_lookup_elem(results, &key);
+	if (element)
+		fetch_element(element);
 	head = part_genuine(ctx, job, head, end);
 	if (!head)
 		return leave(QUERN_R_PART_TAG, XDP_DROP);

@@ -9,6 +9,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/task"
 )
 
 // app is one run of the command: what it is given and what it must tell at its end.
@@ -19,10 +22,11 @@ type app struct {
 	stderr  *os.File
 	environ []string // as os.Environ has it
 
-	job     string        // name of the job, for the summary; "" if none was reached
-	json    bool          // end with a JSON object on stderr
-	place   places        // what the job reads and writes, to tell errors apart
-	profile profilingFlag // hidden flags
+	job     string            // name of the job, for the summary; "" if none was reached
+	origins map[string]origin // where the values of the command's options come from, once it was configured
+	json    bool              // end with a JSON object on stderr
+	place   places            // what the job reads and writes, to tell errors apart
+	profile profilingFlag     // hidden flags
 }
 
 // run does what the arguments say and returns the exit code.
@@ -48,7 +52,7 @@ func (a *app) run() int {
 		fmt.Fprintln(a.stderr, "hint: "+hint)
 	}
 	if a.wantsJSON() {
-		a.printJSON(failure{Job: a.job, Error: message, ExitCode: code})
+		a.printJSON(failure{Job: a.job, Error: message, Kind: string(task.KindOf(mapreduce.CauseOf(err))), ExitCode: code})
 	}
 	return code
 }

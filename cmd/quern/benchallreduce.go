@@ -31,13 +31,15 @@ func (a *app) benchAllReduceCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "allreduce [flags]",
-		Short: "measure all-reduces: by the kernel, by a parameter server and a ring over TCP",
+		Short: "measure all-reduces: ours, by a parameter server and a ring over TCP",
 		Long: `Has the members of a group add up vectors of int32, element by element, until all
 have the sum, and measures the time of a round, the processor time, and what the
 interfaces of all members send. Each member is a process of its own, on a host of
 a lab (see 'quern lab'). The paths:
 
-  kernel    our protocol: added up, sent on and stored by programs at the interfaces
+  auto      our protocol as programs use it: small vectors as kernel, large ones by
+            streams, TCP connections between all members
+  kernel    all by frames: added up, sent on and stored by programs at the interfaces
   user      the same frames, all of it done by the members' processes
   ps-tcp    a parameter server in the first member's process, a TCP connection for
             each of the others
@@ -46,7 +48,7 @@ a lab (see 'quern lab'). The paths:
 
 A round lasts from when the last member began it until the last one has the sum.
 Rounds follow each other at once; all sums are checked, outside of what is measured.
-Kernel goes over links that an XDP program joins, as a switch of its own would; all
+Frames of kernel and auto go over links that an XDP program joins, as a switch of its own would; all
 others go over a bridge without programs at its interfaces, on which TCP has its
 offloads: packets of up to 64 KB that nobody cuts. "--network switch" has TCP go over
 the links of kernel, on which no packet is larger than the MTU. "busy" is with two processes per processor that do nothing but use it. It
@@ -61,7 +63,7 @@ counts.`,
 	flags := cmd.Flags()
 	flags.IntSliceVar(&f.members, "members", f.members, fmt.Sprintf("numbers of members, each %d to %d", reducebench.MinMembers, reducebench.MaxMembers))
 	flags.IntSliceVar(&f.elements, "elements", f.elements, fmt.Sprintf("lengths of vectors, each 1 to %d", reducebench.MaxElements))
-	flags.StringSliceVar(&f.paths, "paths", reducebench.Usual, "kernel, user, ps-tcp, ring-tcp")
+	flags.StringSliceVar(&f.paths, "paths", reducebench.Usual, "auto, kernel, user, ps-tcp, ring-tcp")
 	flags.StringSliceVar(&f.conditions, "conditions", f.conditions, "idle, busy")
 	flags.IntVar(&f.turns, "turns", f.turns, "turns of each path; they take turns")
 	flags.IntVar(&f.rounds, "rounds", f.rounds, "rounds of a turn, about")

@@ -24,6 +24,7 @@ import (
 	"github.com/quernmr/quern/internal/foldbench"
 	"github.com/quernmr/quern/internal/netlab"
 	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/input"
 	"github.com/quernmr/quern/mapreduce/output"
 	"github.com/spf13/cobra"
@@ -173,6 +174,13 @@ func (a *app) benchIterate(ctx context.Context, f *iterateFlags) (report *iterat
 			fmt.Fprintf(a.stderr, format+"\n", args...)
 		}
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	if err := submittable(self); err != nil {
+		return nil, err
+	}
 	folder, err := os.MkdirTemp("", "quern-bench-")
 	if err != nil {
 		return nil, err
@@ -181,10 +189,6 @@ func (a *app) benchIterate(ctx context.Context, f *iterateFlags) (report *iterat
 	points := filepath.Join(folder, "points.csv")
 	say("making %s points", humanize.Comma(int64(f.points)))
 	if err := f.makePoints(ctx, points); err != nil {
-		return nil, err
-	}
-	self, err := os.Executable()
-	if err != nil {
 		return nil, err
 	}
 	var runs [2][]iterateRun
@@ -208,6 +212,15 @@ func (a *app) benchIterate(ctx context.Context, f *iterateFlags) (report *iterat
 		}
 	}
 	return report, nil
+}
+
+// submittable says before anything is begun if the executable at path, this one, can't be sent to a cluster as the program that it is
+// there: "go run" and a plain "go build" make one that needs libraries of this machine.
+func submittable(path string) error {
+	if _, err := cluster.Platform(path); err != nil {
+		return &usageError{fmt.Errorf("bench iterate has a cluster run this very executable, which it can't: %w", err), "build it by CGO_ENABLED=0 go build -o bin/quern ./cmd/quern"}
+	}
+	return nil
 }
 
 // makePoints writes the file of points: the same bytes every time.

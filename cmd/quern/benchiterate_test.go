@@ -4,10 +4,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/quernmr/quern/internal/netlab"
+	"github.com/quernmr/quern/mapreduce/cluster"
 )
 
 func TestBenchIterateFlags(t *testing.T) {
@@ -18,6 +20,20 @@ func TestBenchIterateFlags(t *testing.T) {
 		quern(t, "bench", "iterate", flag).failure(t, exitUsage, says)
 	}
 	quern(t, "bench", "iterate", "kmeans").failure(t, exitUsage, "kmeans")
+}
+
+// TestBenchIterateSubmittable: whoever built quern with libraries of this machine hears so at once.
+func TestBenchIterateSubmittable(t *testing.T) {
+	var usage *usageError
+	err := submittable(file(t, "quern", "#!/bin/sh\n"))
+	if !errors.As(err, &usage) || !errors.Is(err, cluster.ErrProgram) || !strings.Contains(usage.hint, "CGO_ENABLED=0 go build") {
+		t.Errorf("of a script: %v", err)
+	}
+	if _, platform := cluster.Platform(binary); platform == nil {
+		if err := submittable(binary); err != nil {
+			t.Errorf("of this one: %v", err)
+		}
+	}
 }
 
 // TestIterateResult has figures worked out by hand.

@@ -230,6 +230,13 @@ func TestQuietVerboseJSON(t *testing.T) {
 	if o := quern(t, "wordcount", "--verbose", folder); o.success(t) != rows || !strings.Contains(o.stderr, "quern wordcount: 1 file, 12 B, ") || !strings.Contains(o.stderr, "3 rows") {
 		t.Errorf("verbose: stdout %q, stderr %q", o.stdout, o.stderr)
 	}
+	floats := filepath.Join(t.TempDir(), "floats.csv")
+	if err := os.WriteFile(floats, []byte("x\n1\nNaN\n2\nnan\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if o := quern(t, "aggregate", "--floats", "--sum", "x", "--nan", "skip", "--verbose", floats); !strings.Contains(o.success(t), "3") || !strings.Contains(o.stderr, "quern aggregate: NaN values skipped: 2\n") {
+		t.Errorf("values that were left out: stdout %q, stderr %q", o.stdout, o.stderr)
+	}
 	o := quern(t, "wordcount", "--json", folder)
 	if o.success(t) != rows || strings.Count(o.stderr, "\n") != 1 {
 		t.Errorf("json: stdout %q, stderr %q", o.stdout, o.stderr)

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"strings"
 	"time"
@@ -15,6 +16,8 @@ import (
 	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/cluster/api"
 	"github.com/quernmr/quern/mapreduce/cluster/identity"
+	"github.com/quernmr/quern/mapreduce/output"
+	"github.com/quernmr/quern/mapreduce/task"
 	"github.com/spf13/cobra"
 )
 
@@ -156,13 +159,23 @@ func (e *jobError) Error() string {
 
 func (e *jobError) Unwrap() error { return e.err }
 
-// code is the exit code of a job that failed on a cluster. Errors come from there as text, so their kinds are
-// found in it.
+// code is the exit code of a job that failed on a cluster: that of the same job here.
 func (e *jobError) code() int {
 	if errors.Is(e.err, cluster.ErrCancelled) {
 		return exitCancelled
 	}
-	return e.places.exitCodeOfText(e.err.Status.GetError())
+	cause := e.err.Cause()
+	switch task.KindOf(cause) {
+	case task.KindInput:
+		if cause.Path != nil || errors.Is(e.err, fs.ErrNotExist) { // else it is there, and can't be decompressed, say
+			return exitInput
+		}
+	case task.KindOutput:
+		if !errors.Is(e.err, output.ErrUnsupported) {
+			return exitOutput
+		}
+	}
+	return e.places.exitCode(e.err)
 }
 
 // byProgram is in the error of a job a task of which failed as often as it may. Of errors that would come
@@ -172,7 +185,7 @@ var byProgram = regexp.MustCompile(`^(?:\w+ task \d+|the \w+ task) failed (?:onc
 // hint says where to look for more about the job; "": nowhere.
 func (e *jobError) hint() string {
 	if errors.Is(e.err, cluster.ErrCancelled) || !byProgram.MatchString(e.err.Status.GetError()) {
-		return ""
+		return hintForResult(e.err)
 	}
 	return "'quern logs --failed " + shortID(e.err.Status.GetJob()) + "' prints what its programs wrote"
 }

@@ -332,6 +332,18 @@ func TestClusterRunsPrograms(t *testing.T) {
 		}
 	}
 
+	// What its job's error is, it learns as in a run here.
+	sides := filepath.Join(dir, "sides")
+	build(sides, "./testdata/sides")
+	words := file(t, "words.txt", "a\nb\n")
+	want, err := exec.Command(sides, words, filepath.Join(dir, "bad")).Output()
+	if err != nil || !strings.HasPrefix(string(want), "true ") {
+		t.Fatalf("%v, prints %q", err, want)
+	}
+	if o := run(t, call{args: []string{"submit", sides, "--", words, filepath.Join(dir, "bad")}, env: c.env}); o.stdout != string(want) {
+		t.Errorf("by the cluster it prints %q, and here %q; stderr %q", o.stdout, want, o.stderr)
+	}
+
 	// It is gone before its job is done.
 	id := strings.TrimSpace(run(t, call{args: []string{"submit", static, "--detach", "--", "-o", filepath.Join(dir, "detached"), in}, env: c.env}).success(t))
 	run(t, call{args: []string{"status", "--follow", id}, env: c.env}).success(t)

@@ -19,7 +19,10 @@ import (
 	"testing"
 
 	"github.com/quernmr/quern/jobs"
+	"github.com/quernmr/quern/mapreduce"
+	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/mapreduce/output"
 	"github.com/quernmr/quern/mapreduce/task"
 	"github.com/quernmr/quern/shuffle"
 )
@@ -174,6 +177,59 @@ func TestSubmitJob(t *testing.T) {
 	at(t, f, "submit", "join", "--on=id", "/elsewhere/a.csv", "/elsewhere/b.csv", "-o", "/o").success(t)
 }
 
+// TestSubmitMemory: what --memory says an attempt is given in full, and what the configuration file says of this host is
+// kept from others.
+func TestSubmitMemory(t *testing.T) {
+	t.Parallel()
+	in := file(t, "in.txt", words)
+	config := file(t, "config.yaml", "memory: 4GiB\nworkers: 3\nspill-dir: /here\n")
+	job := file(t, "j.yaml", "job: wordcount\ninputs: ["+in+"]\noutput: /o\nmemory: 256MiB\n")
+	for _, c := range []struct {
+		name       string
+		args       []string
+		env        string
+		taskMemory int64
+		memory     string
+		workers    int
+		fails      string
+	}{
+		{name: "nothing is said", args: []string{"wordcount", in}},
+		{name: "a flag", args: []string{"wordcount", in, "--memory=640MiB", "--workers=2"}, taskMemory: 1 << 30, memory: "640MiB", workers: 2},
+		{name: "a variable", args: []string{"wordcount", in}, env: "QUERN_MEMORY=160MiB", taskMemory: 256 << 20, memory: "160MiB"},
+		{name: "a job file", args: []string{job}, taskMemory: task.MemoryFor(256 << 20), memory: "256MiB"},
+		{name: "a job file and a flag", args: []string{job, "--memory=160MiB"}, taskMemory: 256 << 20, memory: "160MiB"},
+		{name: "the configuration file", args: []string{"wordcount", in, "--config=" + config}},
+		{name: "a job file and the configuration file", args: []string{job, "--config=" + config}, taskMemory: task.MemoryFor(256 << 20), memory: "256MiB"},
+		{name: "both", args: []string{"wordcount", in, "--memory=64MiB", "--task-memory=1GiB"}, taskMemory: 1 << 30, memory: "64MiB"},
+		{name: "both, which do not fit", args: []string{"wordcount", in, "--memory=641MiB", "--task-memory=1GiB"}, fails: "--memory 641MiB does not fit in --task-memory 1GiB: of that the engine of a task may use 640 MiB"},
+		{name: "too little", args: []string{"wordcount", in, "--memory=1MiB"}, fails: "--memory 1MiB: must be at least 16MiB"},
+		{name: "no number", args: []string{"wordcount", in, "--memory=much"}, fails: "much"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := newFakeMaster(t)
+			env := f.env()
+			if c.env != "" {
+				env = append(env, c.env)
+			}
+			o := run(t, call{args: append([]string{"submit", "-o", "/o"}, c.args...), env: env})
+			if c.fails != "" {
+				o.failure(t, exitUsage, c.fails)
+				return
+			}
+			o.success(t)
+			r := f.submitted(t)
+			got, err := jobs.ParseFile("j", []byte(r.GetProgram().GetJobFile()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.GetTaskMemory() != c.taskMemory || got.Common.Memory != c.memory || got.Common.Workers != c.workers || got.Common.SpillDir != "" {
+				t.Errorf("an attempt is given %d bytes, want %d; the job says memory %q, workers %d, spill-dir %q", r.GetTaskMemory(), c.taskMemory, got.Common.Memory, got.Common.Workers, got.Common.SpillDir)
+			}
+		})
+	}
+}
+
 func TestSubmitJobFileAndUpload(t *testing.T) {
 	t.Parallel()
 	f := newFakeMaster(t)
@@ -208,11 +264,13 @@ func TestClusterExitCodes(t *testing.T) {
 			f.statuses = []*api.JobStatus{failedStatus("map task 0 failed 4 times, at last at worker w1: exit status 3")}
 		}, nil, "", exitFailed, []string{"exit status 3", "\nhint: 'quern logs --failed 0123456789ab'"}},
 		{"input", func(f *fakeMaster) {
-			f.statuses = []*api.JobStatus{failedStatus("the plan task: input: " + in + " does not exist; check the name")}
+			f.statuses = []*api.JobStatus{failedStatus("the plan task: input: " + in + " is away")}
+			f.statuses[0].Failure = []byte(`{"kind":"input","is":["does not exist"]}`)
 		}, nil, "", exitInput, []string{in}},
 		{"output", func(f *fakeMaster) {
-			f.statuses = []*api.JobStatus{failedStatus("the plan task: output /o: exists and is not empty: name another")}
-		}, nil, "", exitOutput, []string{"/o"}},
+			f.statuses = []*api.JobStatus{failedStatus("the plan task: output /o is there")}
+			f.statuses[0].Failure = []byte(`{"kind":"output","is":["output exists"]}`)
+		}, nil, "", exitOutput, []string{"/o", "hint: --overwrite"}},
 		{"cancelled", func(f *fakeMaster) { f.statuses = []*api.JobStatus{cancelled} }, nil, "", exitCancelled, []string{"the job was cancelled: by ann"}},
 		{"nobody there", nil, []string{"--master=127.0.0.1:1"}, "", exitCluster, []string{"no master answers at 127.0.0.1:1: dial tcp", "quern master"}},
 		{"other protocol", func(f *fakeMaster) { f.protocol, f.version = 77, "1.2.3" }, nil, "", exitCluster, []string{"77", "1.2.3"}},
@@ -350,6 +408,12 @@ func TestClusterLists(t *testing.T) {
 	if got := at(t, f, "worker", "--drain", "id3").success(t); got != "worker id3 has left\n" || !slices.Equal(f.drained, []string{"id3"}) {
 		t.Errorf("drain: %q, %q", got, f.drained)
 	}
+	f = newFakeMaster(t)
+	f.workers = []*api.WorkerStatus{{Worker: "id1", Name: "w1", State: "live"}}
+	f.come = []*api.WorkerStatus{{Worker: "id0", Name: "w1", State: "gone"}, {Worker: "id5", Name: "w1", State: "live"}, {Worker: "id6", Name: "w6", State: "live"}}
+	if o := at(t, f, "worker", "--drain", "w1"); o.success(t) != "worker w1 has left\n" || strings.Count(o.stderr, "--drain") != 1 || !strings.Contains(o.stderr, "'quern worker --drain id5' has it leave, too") {
+		t.Errorf("another one has come: %q, %q", o.stdout, o.stderr)
+	}
 }
 
 func TestNoJobs(t *testing.T) {
@@ -403,23 +467,64 @@ func TestExplainOnCluster(t *testing.T) {
 	if len(f.requests) > 0 {
 		t.Error("it was submitted")
 	}
+	// A program says of itself what a job does: quern is one.
+	job := file(t, "j.yaml", "job: wordcount\ninputs: ["+in+"]\noutput: /o\n")
+	if _, err := cluster.Platform(binary); err == nil {
+		o := at(t, f, "submit", "--explain", binary, "--", "run", job)
+		got := o.success(t)
+		for _, s := range []string{"job", "wordcount", "fold (sum)", "1 file", "the program (", "1 of 2 workers fold them in the kernel"} {
+			if !strings.Contains(got, s) {
+				t.Errorf("%q is not said of a program:\n%s", s, got)
+			}
+		}
+		var said struct {
+			Plan *mapreduce.Explanation
+			Ways []string
+		}
+		if err := json.Unmarshal([]byte(at(t, f, "submit", "--explain", "--json", binary, "--", "run", job).success(t)), &said); err != nil || said.Plan == nil || said.Plan.Splits != 1 || len(said.Ways) != 3 {
+			t.Errorf("%v, %+v", err, said)
+		}
+		nowhere := file(t, "n.yaml", "job: wordcount\ninputs: [/nowhere]\noutput: /o\n")
+		at(t, f, "submit", "--explain", binary, "--", "run", nowhere).failure(t, exitInput, "/nowhere")
+		at(t, f, "submit", "--explain", binary, "--", "version").failure(t, exitFailed, "without running a job")
+	}
+	if len(f.requests) > 0 || len(f.blobs) > 0 {
+		t.Error("it was submitted")
+	}
+
+	fold, grouped, ordered := mapreduce.Explanation{Reduce: "fold"}, mapreduce.Explanation{Reduce: "grouped"}, mapreduce.Explanation{Reduce: "fold", TotalOrder: true}
+	sides := mapreduce.Explanation{Reduce: "fold", SideInputs: []mapreduce.SideInputInfo{{Name: "small", Size: 100}, {Name: "large", Size: 5_000_000}, {Name: "unknown", Size: -1}}}
+	gang := mapreduce.Explanation{Reduce: "iteration", Splits: 40}
+	one := mapreduce.Explanation{Reduce: "iteration", Splits: 1}
+	crowd := slices.Repeat([]*api.WorkerStatus{kernel}, 50)
 	for _, c := range []struct {
 		workers []*api.WorkerStatus
-		fold    bool
-		total   bool
+		job     mapreduce.Explanation
+		program int64
 		mode    shuffle.Mode
-		want    string
+		want    []string
 	}{
-		{nil, true, false, shuffle.Auto, "there is no worker"},
-		{[]*api.WorkerStatus{kernel}, true, false, shuffle.Auto, "folded by the kernel"},
-		{[]*api.WorkerStatus{kernel}, true, false, shuffle.UserOnly, "in user space, as asked"},
-		{[]*api.WorkerStatus{user}, true, false, shuffle.Auto, "no worker's kernel can"},
-		{[]*api.WorkerStatus{user}, true, false, shuffle.KernelOnly, "the job would fail"},
-		{[]*api.WorkerStatus{kernel}, true, true, shuffle.Auto, "with a total order"},
-		{[]*api.WorkerStatus{kernel}, false, false, shuffle.Auto, "no fold"},
+		{nil, fold, 0, shuffle.Auto, []string{"there is no worker"}},
+		{[]*api.WorkerStatus{kernel}, fold, 0, shuffle.Auto, []string{"folded by the kernel"}},
+		{[]*api.WorkerStatus{kernel}, fold, 0, shuffle.UserOnly, []string{"in user space, as asked"}},
+		{[]*api.WorkerStatus{user}, fold, 0, shuffle.Auto, []string{"no worker's kernel can"}},
+		{[]*api.WorkerStatus{user}, fold, 0, shuffle.KernelOnly, []string{"the job would fail"}},
+		{[]*api.WorkerStatus{kernel}, ordered, 0, shuffle.Auto, []string{"with a total order"}},
+		{[]*api.WorkerStatus{kernel}, grouped, 0, shuffle.Auto, []string{"no fold"}},
+		{[]*api.WorkerStatus{kernel}, fold, 9_000_000, shuffle.Auto, []string{"the program (9.0 MB) goes to the one worker that there is"}},
+		{[]*api.WorkerStatus{kernel, user}, fold, 9_000_000, shuffle.Auto, []string{"the program (9.0 MB) is given to the other workers by broadcast, by the one that plans the job, by programs in the kernels of 1 of 2"}},
+		{[]*api.WorkerStatus{kernel, kernel}, sides, 0, shuffle.Auto, []string{`side input "small" (100 B) is fetched from the master`, `side input "large" (5.0 MB) is given to the other workers by broadcast, by the one that plans the job, by programs in their kernels`, `side input "unknown", if it has 64 KiB or more, is given`}},
+		{[]*api.WorkerStatus{kernel, kernel}, sides, 0, shuffle.UserOnly, []string{`side input "large" (5.0 MB) is given to the other workers by broadcast, by the one that plans the job, in user space`}},
+		{crowd, gang, 0, shuffle.Auto, []string{"32 members in a gang", "by all-reduces between their workers, by programs in the kernel"}},
+		{[]*api.WorkerStatus{kernel, user}, gang, 0, shuffle.Auto, []string{"2 members in a gang", "the kernels of 1 of 2 help"}},
+		{[]*api.WorkerStatus{kernel, kernel}, gang, 0, shuffle.UserOnly, []string{"in user space"}},
+		{[]*api.WorkerStatus{kernel, user}, one, 0, shuffle.Auto, []string{"1 member in a gang", "by itself"}},
 	} {
-		if got := strings.Join(ways(c.workers, c.fold, c.total, c.mode), "; "); !strings.Contains(got, c.want) {
-			t.Errorf("%+v: %s", c, got)
+		got := strings.Join(ways(c.workers, &c.job, c.program, c.mode), "; ")
+		for _, want := range c.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%+v of %d workers, %v: %q is not said: %s", c.job, len(c.workers), c.mode, want, got)
+			}
 		}
 	}
 }
@@ -498,22 +603,46 @@ func TestBroadcastsText(t *testing.T) {
 	}
 }
 
-func TestExitCodeOfText(t *testing.T) {
+// TestExitCodeOfJob: what a task's error is decides the exit code, and not its words.
+func TestExitCodeOfJob(t *testing.T) {
 	t.Parallel()
 	p := places{inputs: []string{"/in/a"}, output: "/out/x"}
-	for text, want := range map[string]int{
-		"map task 1: /in/a: open /in/a: no such file or directory":                exitInput,
-		"the plan task: input: /in/b/*.txt matches no file":                       exitInput,
-		"the plan task: output /out/x: exists and is not empty: name another":     exitOutput,
-		"the plan task: output /out/x: holds input of this job":                   exitOutput,
-		"reduce task 0: output /out/x: mkdir /out/.x-1: permission denied":        exitOutput,
-		"reduce task 0: output /out/x: open /out/x/part-00000: permission denied": exitOutput,
-		"map task 3: /in/a:7: \"x\" is not a number":                              exitFailed,
-		"reduce task 0 failed 4 times, at last at worker w1: signal: killed":      exitFailed,
-		"the plan task: output /out/x: format parquet does not go: not supported": exitUsage,
+	at := func(op, path string, errno syscall.Errno) error {
+		return fmt.Errorf("reduce task 0: %w", &fs.PathError{Op: op, Path: path, Err: errno})
+	}
+	for _, c := range []struct {
+		err   error
+		cause *task.Cause // nil: as CauseOf makes it
+		want  int
+	}{
+		{err: at("open", "/in/a", syscall.ENOENT), want: exitInput},
+		{err: at("read", "/in/a", syscall.EIO), want: exitInput},
+		{err: fmt.Errorf("input: /in/b/*.txt matches no file: %w", fs.ErrNotExist), want: exitInput},
+		{err: at("read", "/in/of/another/host", syscall.EIO), cause: &task.Cause{Kind: task.KindInput, Path: &task.PathFault{Path: "/in/of/another/host"}}, want: exitInput},
+		{err: errors.New("/in/a is no gzip file: permission denied, no such file or directory"), cause: &task.Cause{Kind: task.KindInput}, want: exitFailed},
+		{err: fmt.Errorf("output /out/x: %w", output.ErrExists), want: exitOutput},
+		{err: fmt.Errorf("output /out/x: %w", output.ErrOverlap), want: exitOutput},
+		{err: at("mkdir", "/out/.x-1", syscall.EACCES), want: exitOutput},
+		{err: at("open", "/out/x/part-00000", syscall.EACCES), want: exitOutput},
+		{err: errors.New("the store is away"), cause: &task.Cause{Kind: task.KindOutput}, want: exitOutput},
+		{err: fmt.Errorf("output /out/x: format parquet: %w", output.ErrUnsupported), want: exitUsage},
+		{err: errors.New("/in/a:7: no such file or directory is not a number"), want: exitFailed},
+		{err: &mapreduce.SideInputError{Name: "model", Err: errors.New("/in/a: permission denied")}, want: exitFailed},
+		{err: &mapreduce.SideInputError{Name: "model", Err: at("open", "/elsewhere", syscall.ENOENT)}, want: exitInput},
+		{err: errors.New("the program was killed"), cause: &task.Cause{Kind: task.KindProgram}, want: exitFailed},
 	} {
-		if got := p.exitCodeOfText(text); got != want {
-			t.Errorf("%q: %d, want %d", text, got, want)
+		if c.cause == nil {
+			c.cause = mapreduce.CauseOf(c.err)
+		}
+		s := failedStatus(c.err.Error())
+		if c.cause != nil {
+			var err error
+			if s.Failure, err = json.Marshal(c.cause); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := (&jobError{&cluster.JobError{Status: s}, p}).code(); got != c.want {
+			t.Errorf("%v (%+v): %d, want %d", c.err, c.cause, got, c.want)
 		}
 	}
 }

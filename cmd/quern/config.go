@@ -38,6 +38,7 @@ type origin int
 const (
 	fromDefault origin = iota
 	fromConfig
+	fromJobFile
 	fromEnvironment
 	fromFlag
 )
@@ -79,6 +80,7 @@ func (a *app) configure(cmd *cobra.Command, job string) (map[string]origin, erro
 	}
 	var failed error
 	origins := map[string]origin{}
+	a.origins = origins
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Annotations[groupKey] == nil {
 			return

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -62,12 +63,21 @@ leftovers could not be removed, 2 for wrong usage (also --shuffle kernel without
 			if err != nil {
 				return err
 			}
+			shares, err := settings.shares(cmd)
+			if err != nil {
+				return err
+			}
 			r := doctorReport{}
 			var cleanErr error
 			if clean {
 				r.Removed, cleanErr = bpf.CleanAll(root)
 			}
 			r.Report = bpf.Examine(mode, o, root)
+			machine, err := memlimit.FromSystem()
+			if err != nil {
+				machine = 0
+			}
+			r.Checks = append(r.Checks, shares.checks(machine)...)
 			r.Leftovers = bpf.Leftovers(root)
 			if asJSON {
 				err = writeJSON(cmd.OutOrStdout(), r)

@@ -83,7 +83,13 @@ func hintFor(err error) string {
 		return "'quern history' lists those that ended, too"
 	case errors.Is(err, cluster.ErrUnreachable):
 		return "is 'quern master' running there? --master, QUERN_MASTER or the key master says where"
-	case errors.Is(err, output.ErrExists) && !strings.Contains(err.Error(), "--overwrite"):
+	}
+	return hintForResult(err)
+}
+
+// hintForResult returns what to try next after an error of a job, wherever it ran, or "".
+func hintForResult(err error) string {
+	if errors.Is(err, output.ErrExists) && !strings.Contains(err.Error(), "--overwrite") {
 		return "--overwrite replaces it once the job has succeeded"
 	}
 	return ""
@@ -115,10 +121,6 @@ func (a *app) exitCode(ctx context.Context, err error) int {
 		return exitFailed
 	case a.place.output == "" && errors.Is(err, syscall.EPIPE):
 		return exitPipe
-	case errors.Is(err, output.ErrExists), errors.Is(err, output.ErrOverlap), errors.Is(err, output.ErrTarget):
-		return exitOutput
-	case errors.Is(err, output.ErrUnsupported):
-		return exitUsage
 	}
 	return a.place.exitCode(err)
 }

@@ -34,9 +34,10 @@ type fakeMaster struct {
 	requests []*api.SubmitRequest
 	blobs    map[string]int64
 	drained  []string
-	away     int           // answers of Submit that it is not there
-	looks    int           // calls of Watch before the one that counts
-	watched  chan struct{} // closed when that has sent its statuses
+	come     []*api.WorkerStatus // that are there once one was drained
+	away     int                 // answers of Submit that it is not there
+	looks    int                 // calls of Watch before the one that counts
+	watched  chan struct{}       // closed when that has sent its statuses
 
 	address string
 	start   sync.Once // once the test has said all
@@ -207,7 +208,11 @@ func (f *fakeMaster) Workers(context.Context, *api.WorkersRequest) (*api.Workers
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	reply := &api.WorkersReply{}
-	for _, w := range f.workers {
+	all := f.workers
+	if len(f.drained) > 0 {
+		all = slices.Concat(all, f.come)
+	}
+	for _, w := range all {
 		if !slices.Contains(f.drained, w.GetWorker()) {
 			reply.Workers = append(reply.Workers, w)
 		}

@@ -133,8 +133,10 @@ func (a *app) fileCommand(act fileAction) *cobra.Command {
 			switch origins[setting.Name] {
 			case fromFlag, fromEnvironment:
 				setting.Value.Set(given[i].Value)
-			case fromConfig:
-				if !slices.Contains(keys, setting.Name) {
+			default:
+				if slices.Contains(keys, setting.Name) {
+					origins[setting.Name] = fromJobFile
+				} else if origins[setting.Name] == fromConfig {
 					setting.Value.Set(given[i].Value)
 				}
 			}

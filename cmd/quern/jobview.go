@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/mapreduce/task"
 	"golang.org/x/term"
 )
 
@@ -108,6 +109,7 @@ type jobJSON struct {
 	Name      string           `json:"name"`
 	State     string           `json:"state"`
 	Error     string           `json:"error,omitempty"`
+	Kind      string           `json:"kind,omitempty"` // of the error
 	Waiting   string           `json:"waiting,omitempty"`
 	User      string           `json:"user,omitempty"`
 	Priority  int32            `json:"priority"`
@@ -161,6 +163,7 @@ func newJobJSON(s *api.JobStatus) jobJSON {
 		Reruns: s.GetReruns(), Resets: s.GetResets(), Notes: s.GetNotes(), Why: s.GetWhy(), Counters: s.GetCounters(),
 		Broadcasts: broadcastsJSON(s.GetBroadcasts()), BroadcastTotals: totalsOf(s.GetBroadcasts()),
 		Iteration: newIterationJSON(s.GetIteration()),
+		Kind:      string(task.KindOf((&cluster.JobError{Status: s}).Cause())),
 	}
 	if j.Notes == nil {
 		j.Notes = []string{}
@@ -343,7 +346,7 @@ func printJob(w io.Writer, s *api.JobStatus) error {
 	}
 	row("iteration", iterationText(s.GetIteration()))
 	read := size(s.GetBytes())
-	if s.GetTotalBytes() > 0 {
+	if s.GetTotalBytes() >= s.GetBytes() && s.GetTotalBytes() > 0 { // splits read on to the end of their last record
 		read += " of " + size(s.GetTotalBytes())
 	}
 	row("read", read)

@@ -26,6 +26,10 @@ func (p places) exitCode(err error) int {
 	path, failed := failedPath(err)
 	var bare syscall.Errno
 	switch {
+	case errors.Is(err, output.ErrExists), errors.Is(err, output.ErrOverlap), errors.Is(err, output.ErrTarget):
+		return exitOutput
+	case errors.Is(err, output.ErrUnsupported):
+		return exitUsage
 	case !failed && errors.Is(err, fs.ErrNotExist): // a pattern that matches nothing
 		return exitInput
 	case !failed && p.output != "" && errors.As(err, &bare): // inputs' errors have paths
@@ -41,36 +45,6 @@ func (p places) exitCode(err error) int {
 	case within(path, p.spillDir()), errors.Is(err, syscall.ENOSPC):
 		return exitFailed
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		return exitInput
-	}
-	return exitFailed
-}
-
-// exitCodeOfText is exitCode for an error that a cluster has told as text.
-func (p places) exitCodeOfText(text string) int {
-	has := func(s string) bool { return strings.Contains(text, s) }
-	switch {
-	case has(output.ErrExists.Error()), has(output.ErrOverlap.Error()), has(output.ErrTarget.Error()):
-		return exitOutput
-	case has(output.ErrUnsupported.Error()):
-		return exitUsage
-	}
-	onFile := false
-	for _, why := range []string{"no such file or directory", "does not exist", "matches no file", "holds no file to read", "permission denied", "is a directory", "read-only file system"} {
-		onFile = onFile || has(why)
-	}
-	if !onFile {
-		return exitFailed
-	}
-	for _, in := range p.inputs {
-		if in != "" && has(in) {
-			return exitInput
-		}
-	}
-	switch {
-	case p.output != "" && has(absolute(p.output)):
-		return exitOutput
-	case has("input: "):
 		return exitInput
 	}
 	return exitFailed

@@ -18,6 +18,7 @@ import (
 	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/cluster"
 	"github.com/quernmr/quern/mapreduce/task"
+	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/scratch"
 	"github.com/spf13/cobra"
 )
@@ -47,9 +48,6 @@ func (s *submission) submitProgram(cmd *cobra.Command, kind submitted, path stri
 	o, err := s.options(cmd)
 	if err != nil {
 		return err
-	}
-	if s.explain {
-		return usageErrorf(cmd, "--explain is for jobs and job files: a program says what it runs when it runs it")
 	}
 	if s.upload {
 		return usageErrorf(cmd, "--upload ships the inputs of a job; name the files that a program opens by --upload-file")
@@ -84,7 +82,41 @@ func (s *submission) submitProgram(cmd *cobra.Command, kind submitted, path stri
 		return err
 	}
 	defer client.Close()
+	if s.explain {
+		return s.explainProgram(cmd, client, absolute(path), name, args, o.Shuffle, said)
+	}
 	return s.drive(cmd.Context(), client, absolute(path), name, args, o, said)
+}
+
+// explainProgram says how the cluster would run the first job of a program. The program is run here up to it.
+func (s *submission) explainProgram(cmd *cobra.Command, client *cluster.Client, path, name string, args []string, mode shuffle.Mode, said report) error {
+	a := s.app
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	program := a.programCommand(path, name, args)
+	if said.JSON || !said.Verbose {
+		program.Stdout = nil // what is asked for is the explanation
+	}
+	e, err := cluster.Explain(cmd.Context(), program)
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return &programError{name, exitCodeOf(exit), err}
+	case err != nil:
+		return err
+	}
+	return a.explainOnCluster(cmd, client, e, info.Size(), mode, said.JSON)
+}
+
+// programCommand is a program as it runs here: with our own files, and none of our variables.
+func (a *app) programCommand(path, name string, args []string) *exec.Cmd {
+	program := exec.Command(path, args...)
+	program.Args[0] = name
+	program.Stdin, program.Stdout, program.Stderr = a.stdin, a.stdout, a.stderr
+	program.Env = withoutOurs(a.environ)
+	return program
 }
 
 // errDetached ends a program whose job was submitted and is not waited for.
@@ -93,10 +125,7 @@ var errDetached = errors.New("detached")
 // drive runs a program and submits what it wants to run.
 func (s *submission) drive(ctx context.Context, client *cluster.Client, path, name string, args []string, o cluster.SubmitOptions, said report) error {
 	a := s.app
-	program := exec.Command(path, args...)
-	program.Args[0] = name
-	program.Stdin, program.Stdout, program.Stderr = a.stdin, a.stdout, a.stderr
-	program.Env = withoutOurs(a.environ)
+	program := a.programCommand(path, name, args)
 	var failed *jobError // the last one that failed
 	err := cluster.Drive(ctx, program, func(ctx context.Context, call *task.Call, earlier [][]byte) (task.CallResult, error) {
 		if call.Err != "" {
@@ -124,7 +153,7 @@ func (s *submission) drive(ctx context.Context, client *cluster.Client, path, na
 		case errors.As(err, &ended):
 			failed = &jobError{ended, places{}}
 			// The program decides what that means to it.
-			return task.CallResult{Error: err.Error()}, nil
+			return mapreduce.CallResult(nil, err), nil
 		case err != nil:
 			return task.CallResult{}, err
 		}

@@ -9,6 +9,8 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/quernmr/quern/bpf"
 	"github.com/quernmr/quern/shuffle"
+	"github.com/quernmr/quern/shuffle/allreduce"
+	"github.com/quernmr/quern/shuffle/broadcast"
 	"github.com/spf13/cobra"
 )
 
@@ -24,6 +26,60 @@ type shuffleSettings struct {
 	XDPMode     string `name:"xdp-mode" help:"where the programs run: native (in the driver) or generic (behind it: slower, works with every driver)"`
 	XDPReplace  bool   `name:"xdp-replace" help:"displace an XDP program of somebody else that is on the interface"`
 	TableMemory string `name:"table-memory" help:"most that the kernel's tables may take, such as 512MiB; default: a quarter of the machine's memory"`
+
+	BroadcastMemory string `name:"broadcast-memory" help:"most that programs, files and side inputs which come by broadcast may take, such as 2GiB, at least 16MiB; default: an eighth of the machine's memory"`
+	ReduceMemory    string `name:"reduce-memory" help:"most that the all-reduces of iterations may take, such as 512MiB, at least 16MiB; default: 256MiB"`
+}
+
+// What the settings of these memories are called.
+const (
+	broadcastMemorySetting = "broadcast-memory"
+	reduceMemorySetting    = "reduce-memory"
+)
+
+// leastShare is the least, in bytes, that broadcasts or all-reduces get anywhere with: a group of two members takes 6 MB.
+const leastShare = 16 << 20
+
+// shares are bytes of memory that this host gives to what it does for others.
+type shares struct{ broadcast, reduce int64 }
+
+// shares returns what the settings say.
+func (s *shuffleSettings) shares(cmd *cobra.Command) (shares, error) {
+	all := shares{broadcast.DefaultMemory(), allreduce.DefaultMemory}
+	for _, one := range []struct {
+		name, text string
+		to         *int64
+	}{{broadcastMemorySetting, s.BroadcastMemory, &all.broadcast}, {reduceMemorySetting, s.ReduceMemory, &all.reduce}} {
+		n, err := parseBytes(cmd, one.name, one.text)
+		switch {
+		case err != nil:
+			return all, err
+		case one.text == "":
+		case n < leastShare:
+			return all, usageErrorf(cmd, "--%s %s: at least %s", one.name, one.text, humanize.IBytes(leastShare))
+		default:
+			*one.to = n
+		}
+	}
+	return all, nil
+}
+
+// checks says what the shares come to on a machine with that much memory; 0: that is not known.
+func (s shares) checks(machine uint64) (list []bpf.Check) {
+	for _, one := range []struct {
+		name, setting string
+		n             int64
+	}{{"broadcast memory", broadcastMemorySetting, s.broadcast}, {"all-reduce memory", reduceMemorySetting, s.reduce}} {
+		c := bpf.Check{Name: one.name, State: bpf.OK, Found: "up to " + humanize.IBytes(uint64(one.n))}
+		if machine > 0 {
+			c.Found += " of the machine's " + humanize.IBytes(machine)
+		}
+		if machine > 0 && uint64(one.n) > machine {
+			c.State, c.Fix = bpf.Warning, "run quern with a smaller --"+one.setting
+		}
+		list = append(list, c)
+	}
+	return list
 }
 
 func newShuffleSettings() *shuffleSettings {
@@ -75,6 +131,8 @@ func completeShuffle(cmd *cobra.Command) {
 		"shuffle":              {"auto", "kernel", "user"},
 		bpf.XDPModeSetting:     {"native", "generic"},
 		bpf.TableMemorySetting: nil,
+		broadcastMemorySetting: nil,
+		reduceMemorySetting:    nil,
 		"port":                 nil,
 	} {
 		// It fails only for flags that do not exist.

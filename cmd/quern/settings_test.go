@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/quernmr/quern/bpf"
 	"github.com/quernmr/quern/jobs"
+	"github.com/quernmr/quern/shuffle/broadcast"
 )
 
 func TestShuffleSettings(t *testing.T) {
@@ -59,6 +62,9 @@ func TestWrongShuffleSettings(t *testing.T) {
 		{"port that is none", "", "QUERN_PORT=http", nil, []string{"QUERN_PORT", `"http"`, "no whole number"}},
 		{"memory", "", "", []string{"--table-memory=0"}, []string{"--table-memory", `"0"`}},
 		{"memory without a number", "", "", []string{"--table-memory=much"}, []string{"--table-memory", `"much"`, "512MiB"}},
+		{"broadcasts' memory", "", "", []string{"--broadcast-memory=much"}, []string{"--broadcast-memory", `"much"`, "512MiB"}},
+		{"little for broadcasts", "broadcast-memory: 15MiB\n", "", nil, []string{"--broadcast-memory 15MiB", "at least 16 MiB"}},
+		{"little for all-reduces", "", "QUERN_REDUCE_MEMORY=1MiB", nil, []string{"--reduce-memory 1MiB", "at least 16 MiB"}},
 		{"no interface", "", "", []string{"--interface="}, []string{"--interface"}},
 		{"flag", "", "", []string{"--suffle=user"}, []string{"did you mean --shuffle?"}},
 		{"variable", "", "QUERN_SHUFLE=user", nil, []string{"QUERN_SHUFLE", "did you mean QUERN_SHUFFLE?"}},
@@ -105,10 +111,48 @@ func TestSettingNames(t *testing.T) {
 	}
 }
 
+// TestShares: what broadcasts and all-reduces may take of the host's memory is set as all settings are, and shown.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, config      string
+		env, args         []string
+		broadcast, reduce string
+	}{
+		{"default", "", nil, nil, "up to " + humanize.IBytes(uint64(broadcast.DefaultMemory())), "up to 256 MiB"},
+		{"file", "broadcast-memory: 16MiB\nreduce-memory: 64MiB\n", nil, nil, "up to 16 MiB", "up to 64 MiB"},
+		{"environment over file", "broadcast-memory: 16MiB\n", []string{"QUERN_BROADCAST_MEMORY=32MiB"}, nil, "up to 32 MiB", "up to 256 MiB"},
+		{"flag over environment", "", []string{"QUERN_REDUCE_MEMORY=64MiB"}, []string{"--reduce-memory=48MiB"}, "", "up to 48 MiB"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"doctor", "--json", "--run-dir", t.TempDir()}, c.args...)
+			if c.config != "" {
+				args = append(args, "--config", file(t, "c.yaml", c.config))
+			}
+			r := doctorJSON(t, run(t, call{args: args, env: c.env}))
+			for name, want := range map[string]string{"broadcast memory": c.broadcast, "all-reduce memory": c.reduce} {
+				i := slices.IndexFunc(r.Checks, func(c bpf.Check) bool { return c.Name == name })
+				if i < 0 || !strings.HasPrefix(r.Checks[i].Found, want) || r.Checks[i].State != bpf.OK {
+					t.Errorf("%s, want %s: %+v", name, want, r.Checks)
+				}
+			}
+		})
+	}
+	for _, c := range (shares{1 << 40, 1 << 30}).checks(1 << 40) {
+		if c.State != bpf.OK || c.Fix != "" {
+			t.Errorf("%+v", c)
+		}
+	}
+	if list := (shares{1 << 40, 1<<40 + 1}).checks(1 << 40); list[0].State != bpf.OK || list[1].State != bpf.Warning || !strings.Contains(list[1].Fix, "--reduce-memory") {
+		t.Errorf("%+v", list)
+	}
+}
+
 // Settings of the host disturb no job.
 func TestShuffleSettingsBesideJobs(t *testing.T) {
 	t.Parallel()
-	config := file(t, "c.yaml", "shuffle: kernel\ninterface: eth7\nport: 7000\nxdp-mode: generic\nxdp-replace: true\ntable-memory: 1GiB\n")
+	config := file(t, "c.yaml", "shuffle: kernel\ninterface: eth7\nport: 7000\nxdp-mode: generic\nxdp-replace: true\ntable-memory: 1GiB\nbroadcast-memory: 1GiB\nreduce-memory: 1GiB\n")
 	args := []string{"wordcount", file(t, "in", words), "--config", config}
 	if got := run(t, call{args: args, env: []string{"QUERN_SHUFFLE=user"}}).success(t); got != "a\t3\nb\t2\nc\t1\n" {
 		t.Errorf("got %q", got)

@@ -17,9 +17,10 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/quernmr/quern/jobs"
+	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/cluster"
-	"github.com/quernmr/quern/mapreduce/cluster/api"
 	"github.com/quernmr/quern/mapreduce/input"
+	"github.com/quernmr/quern/mapreduce/task"
 	"github.com/quernmr/quern/shuffle"
 	"github.com/spf13/cobra"
 )
@@ -215,6 +216,10 @@ func (s *submission) submitFile(cmd *cobra.Command, f jobs.File, said report) er
 	if len(s.environment) > 0 || len(s.uploadFiles) > 0 {
 		return usageErrorf(cmd, "--env and --upload-file are for Go programs; --upload ships the inputs of a job")
 	}
+	s.forgetHabits(&f.Common)
+	if o.TaskMemory, err = s.taskMemoryFor(cmd, f.Common, o.TaskMemory); err != nil {
+		return err
+	}
 	whole, err := f.Portable()
 	switch {
 	case errors.Is(err, jobs.ErrStandardInput):
@@ -251,7 +256,11 @@ func (s *submission) submitFile(cmd *cobra.Command, f jobs.File, said report) er
 				return err
 			}
 		}
-		return a.explainOnCluster(cmd, client, request{runnable: runnable, options: options, said: said}, o.Shuffle)
+		e, err := runnable.Explain(cmd.Context(), options)
+		if err != nil {
+			return err
+		}
+		return a.explainOnCluster(cmd, client, e, 0, o.Shuffle, said.JSON)
 	}
 	h, err := client.SubmitProgram(cmd.Context(), cluster.Program{JobFile: string(text)}, o)
 	if err != nil {
@@ -263,6 +272,38 @@ func (s *submission) submitFile(cmd *cobra.Command, f jobs.File, said report) er
 	}
 	a.tellSubmitted(h, whole.Definition.Name, said)
 	return a.followToEnd(cmd.Context(), h, whole.Definition.Name, said)
+}
+
+// forgetHabits drops options that the configuration file has and that are about this host: other hosts run the tasks.
+func (s *submission) forgetHabits(c *jobs.Common) {
+	for _, setting := range jobs.Settings(c) {
+		switch setting.Name {
+		case "memory", "workers", "spill-dir":
+			if s.app.origins[setting.Name] == fromConfig {
+				setting.Value.SetZero()
+			}
+		}
+	}
+}
+
+// taskMemoryFor returns what an attempt of a ready-made job is to be given so that its engine may use what --memory says.
+// taskMemory is what --task-memory says; 0: nothing.
+func (s *submission) taskMemoryFor(cmd *cobra.Command, c jobs.Common, taskMemory int64) (int64, error) {
+	if c.Memory == "" {
+		return taskMemory, nil
+	}
+	n, err := humanize.ParseBytes(c.Memory)
+	if err != nil || n < mapreduce.MinMemory || n > math.MaxInt64 {
+		return taskMemory, nil // Prepare says what is wrong with it
+	}
+	if taskMemory == 0 {
+		return task.MemoryFor(int64(n)), nil
+	}
+	if most := task.Budget(taskMemory); int64(n) > most {
+		return 0, usageErrorf(cmd, "--memory %s does not fit in --task-memory %s: of that the engine of a task may use %s, and the program needs the rest; leave one of the two out",
+			c.Memory, s.taskMemory, humanize.IBytes(uint64(most)))
+	}
+	return taskMemory, nil
 }
 
 // tellSubmitted tells whoever watches how the job can be found again.
@@ -323,76 +364,4 @@ func (s *submission) inputFiles(cmd *cobra.Command, f *jobs.File, options input.
 	}
 	f.Inputs = inputs
 	return uploads, nil
-}
-
-// explainOnCluster says how a job would be run by a cluster.
-func (a *app) explainOnCluster(cmd *cobra.Command, client *cluster.Client, r request, mode shuffle.Mode) error {
-	e, err := r.runnable.Explain(cmd.Context(), r.options)
-	if err != nil {
-		return err
-	}
-	workers, err := client.Workers(cmd.Context())
-	if err != nil {
-		return err
-	}
-	ways := ways(workers, strings.HasPrefix(e.Reduce, "fold"), r.options.TotalOrder, mode)
-	if r.said.JSON {
-		return writeJSON(cmd.OutOrStdout(), struct {
-			Plan    any          `json:"plan"`
-			Workers []workerJSON `json:"workers"`
-			Ways    []string     `json:"ways"`
-		}{e, workersJSON(workers), ways})
-	}
-	// The local engine's workers and memory are not the cluster's.
-	shown := *e
-	shown.Workers, shown.Memory = 0, 0
-	if err := printExplanation(cmd.OutOrStdout(), &shown); err != nil {
-		return err
-	}
-	text := "\non this cluster:\n"
-	for _, line := range ways {
-		text += "  - " + printable(line) + "\n"
-	}
-	_, err = io.WriteString(cmd.OutOrStdout(), text)
-	return err
-}
-
-// ways says how the pairs of a job would travel.
-func ways(workers []*api.WorkerStatus, fold, totalOrder bool, mode shuffle.Mode) []string {
-	slots, live, kernel := 0, 0, 0
-	for _, w := range workers {
-		if w.GetState() != "live" {
-			continue
-		}
-		live++
-		slots += int(w.GetSlots())
-		if foldsInKernel(w) {
-			kernel++
-		}
-	}
-	list := []string{fmt.Sprintf("%s with %s take its tasks", count(int64(live), "worker"), count(int64(slots), "slot"))}
-	if live == 0 {
-		list[0] = "there is no worker, so that it would wait"
-	}
-	switch {
-	case !fold:
-		return append(list, "pairs are pulled as sorted runs over TCP: the reduce is a function over all values of a key, and no fold")
-	case totalOrder:
-		return append(list, "pairs are pulled as sorted runs over TCP: with a total order the parts are cut by keys, which are known at the end of the map stage alone")
-	case mode == shuffle.UserOnly:
-		return append(list, "pairs are pushed in frames and folded in user space, as asked")
-	case kernel == live && live > 0:
-		return append(list, "pairs are pushed in frames and folded by the kernel of whoever reduces them; keys beyond 64 bytes in user space")
-	case kernel == 0:
-		if mode == shuffle.KernelOnly {
-			return append(list, "the kernel shall fold, and that of no worker can: the job would fail")
-		}
-		return append(list, "pairs are pushed in frames and folded in user space: no worker's kernel can")
-	}
-	return append(list, fmt.Sprintf("pairs are pushed in frames; %d of %d workers fold them in the kernel, the others in user space", kernel, live))
-}
-
-// foldsInKernel says whether a worker's kernel folds, by what the worker says in words.
-func foldsInKernel(w *api.WorkerStatus) bool {
-	return strings.HasPrefix(w.GetShuffle(), "the kernel folds")
 }

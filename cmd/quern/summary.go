@@ -4,6 +4,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,6 +43,7 @@ type failure struct {
 	Job      string `json:"job,omitempty"`
 	OK       bool   `json:"ok"`
 	Error    string `json:"error"`
+	Kind     string `json:"kind,omitempty"` // of the error, as task.FaultKind has it
 	ExitCode int    `json:"exit_code"`
 }
 
@@ -81,6 +84,9 @@ func (a *app) finish(job string, r *mapreduce.Result, said report) {
 	watched := term.IsTerminal(int(a.stderr.Fd()))
 	if watched || said.Verbose || r.Elapsed > worthASummary {
 		fmt.Fprintf(a.stderr, "quern %s: %s\n", job, s)
+		for _, name := range slices.Sorted(maps.Keys(r.Counters)) {
+			fmt.Fprintf(a.stderr, "quern %s: %s: %d\n", job, name, r.Counters[name])
+		}
 	}
 }
 

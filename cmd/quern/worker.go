@@ -123,6 +123,10 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 	if err != nil {
 		return err
 	}
+	shares, err := settings.shares(cmd)
+	if err != nil {
+		return err
+	}
 	if mode == shuffle.KernelOnly && settings.Interface == "" {
 		return usageErrorf(cmd, "--shuffle kernel: the kernel folds what comes in by a network interface, and --interface names none")
 	}
@@ -150,6 +154,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 	o := worker.Options{
 		Name: f.name, Dir: f.dir, Slots: f.slots, Version: thisBuild().Version, Inherit: f.inherit, Log: f.log(a, identity.Worker),
 	}
+	o.Broadcast.Memory, o.Reduce.Memory = shares.broadcast, shares.reduce
 	if o.Memory, err = parseBytes(cmd, "memory", f.memory); err != nil {
 		return err
 	}
@@ -224,7 +229,8 @@ func (a *app) runWorker(cmd *cobra.Command, f *workerFlags, settings *shuffleSet
 		return errors.Join(err, w.Run(stopped)) // it gives back what New took
 	}
 	gossip.Store(m)
-	o.Log.Info("worker runs", "name", f.name, "id", w.ID(), "address", o.Address, "gossip", m.Address(), "dir", o.Dir)
+	o.Log.Info("worker runs", "name", f.name, "id", w.ID(), "address", o.Address, "gossip", m.Address(), "dir", o.Dir,
+		"memory for broadcasts", humanize.IBytes(uint64(shares.broadcast)), "for all-reduces", humanize.IBytes(uint64(shares.reduce)))
 	return errors.Join(w.Run(ctx), m.Leave())
 }
 
@@ -342,8 +348,16 @@ func (a *app) drainWorker(cmd *cobra.Command, access *clusterSettings, args []st
 		if !slices.ContainsFunc(list, func(w *api.WorkerStatus) bool {
 			return w.GetState() != "gone" && (w.GetWorker() == id || w.GetName() == id)
 		}) {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "worker %s has left\n", name)
-			return err
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "worker %s has left\n", name); err != nil {
+				return err
+			}
+			// It may have been killed the moment before, unknown to the master, and started anew.
+			for _, w := range list {
+				if w.GetName() == name && w.GetWorker() != id && w.GetState() != "gone" && w.GetState() != "draining" {
+					a.tell(fmt.Sprintf("another process named %s has come meanwhile and stays: 'quern worker --drain %s' has it leave, too", printable(name), printable(w.GetWorker())))
+				}
+			}
+			return nil
 		}
 		t := time.NewTimer(200 * time.Millisecond)
 		select {

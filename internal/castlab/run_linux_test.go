@@ -95,7 +95,8 @@ func TestRandomCasts(t *testing.T) {
 		late += out.Late
 		had += out.Had
 		if err != nil {
-			t.Errorf("%s:\n%v\n%+v\nto repeat: QUERN_CAST_RUNS=1 QUERN_CAST_SEED=%d go test -run TestRandomCasts ./internal/castlab", c, err, out, seed)
+			t.Errorf("%s:\n%v\n%+v\nto repeat: %sQUERN_CAST_RUNS=1 QUERN_CAST_SEED=%d go test -run TestRandomCasts ./internal/castlab",
+				c, err, out, sample("", "QUERN_LONG=1 "), seed) // a long run's sizes are other ones
 			if t.Context().Err() != nil {
 				return
 			}

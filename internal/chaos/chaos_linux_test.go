@@ -90,15 +90,18 @@ func TestChaos(t *testing.T) {
 		sample = 200
 	}
 	runs, first := number(t, "QUERN_CHAOS_RUNS", sample), number(t, "QUERN_CHAOS_SEED", 1)
-	b, err := NewBench(quern, userProgram(t), t.TempDir(), uint64(first))
+	b, err := NewBench(quern, Programs{userProgram(t), descentProgram(t)}, t.TempDir(), uint64(first))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Logs = os.Getenv("QUERN_CHAOS_LOGS")
+	if b.Logs != "" {
+		b.Say = t.Logf
+	}
 	kernel := kernelFolds(t)
 	var failed int
 	struck := map[Action]int{}
-	var folded int64
+	var folded, spread, regroups, resumed int64
 	for seed := first; seed < first+runs; seed++ {
 		s := NewScenario(uint64(seed), kernel)
 		report, err := b.Run(t.Context(), s)
@@ -111,9 +114,11 @@ func TestChaos(t *testing.T) {
 			struck[a] += n
 		}
 		folded += report.Kernel
+		spread, regroups, resumed = spread+report.Spread, regroups+report.Regroups, resumed+min(1, report.Resumed)
 		t.Logf("%v\n  %v", s, report)
 	}
-	t.Logf("%d runs, %d failed, events: %v, %d pairs folded in the kernel", runs, failed, struck, folded)
+	t.Logf("%d runs, %d failed, events: %v, %d pairs folded in the kernel; given to %d workers by broadcast; members of iterations came together again %d times; %d went on from a state",
+		runs, failed, struck, folded, spread, regroups, resumed)
 	if runs >= 3 && failed == 0 && (len(struck) == 0 || kernel && folded == 0) {
 		t.Errorf("events: %v, %d pairs of the kernel's: both were to be tried", struck, folded)
 	}

@@ -173,6 +173,53 @@ func childrenOf(host *netlab.Host, pid int) ([]process, error) {
 	return found, nil
 }
 
+// holdings are what a process holds that files do not show.
+type holdings struct {
+	memory  []string       // files in memory, and such that were removed
+	objects map[string]int // of the kernel's, by kind
+}
+
+func (h holdings) String() string { return fmt.Sprintf("%q, %v", h.memory, h.objects) }
+
+// heldBy looks at what a process has open, and what it has mapped.
+func heldBy(pid int) (h holdings, err error) {
+	h.objects = map[string]int{}
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return h, fmt.Errorf("look at open files: %w", err)
+	}
+	for _, e := range list {
+		// What was closed meanwhile is not held.
+		at, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			continue
+		}
+		if kind, ok := strings.CutPrefix(at, "anon_inode:"); ok {
+			h.objects[kind]++
+		} else if strings.HasPrefix(at, "/memfd:") || strings.HasSuffix(at, " (deleted)") {
+			h.memory = append(h.memory, at)
+		}
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	if err != nil {
+		return h, fmt.Errorf("look at mapped memory: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 6 {
+			continue
+		}
+		switch at := strings.Join(fields[5:], " "); {
+		case strings.HasPrefix(at, "/memfd:"), strings.HasSuffix(at, " (deleted)"):
+			h.memory = append(h.memory, "mapped: "+at)
+		case strings.HasPrefix(at, "anon_inode:"):
+			h.objects["mapped "+strings.TrimPrefix(at, "anon_inode:")]++
+		}
+	}
+	return h, nil
+}
+
 // programsOn says which XDP programs and filters of ours are at a host's interface.
 func programsOn(host *netlab.Host) (found []string, err error) {
 	err = host.Do(func() error {

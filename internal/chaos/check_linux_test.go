@@ -7,12 +7,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/quernmr/quern/bpf"
 	"github.com/quernmr/quern/internal/netlab"
+	"golang.org/x/sys/unix"
 )
 
 // write makes files of a tree.
@@ -60,6 +62,87 @@ func TestSameTree(t *testing.T) {
 	}
 	if err := sameTree(filepath.Join(t.TempDir(), "none"), t.TempDir()); err == nil {
 		t.Error("an output that is not there is right")
+	}
+}
+
+// TestHeldBy finds files in memory, and files that were removed, while they are open or mapped.
+func TestHeldBy(t *testing.T) {
+	has := func(part string) bool {
+		t.Helper()
+		h, err := heldBy(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(h.memory, func(s string) bool { return strings.Contains(s, part) })
+	}
+	fd, err := unix.MemfdCreate("chaos-held", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Ftruncate(fd, 4096); err != nil {
+		t.Fatal(err)
+	}
+	if !has("memfd:chaos-held") {
+		t.Error("a file in memory is not seen")
+	}
+	mapped, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Close(fd); err != nil {
+		t.Fatal(err)
+	}
+	if !has("mapped: /memfd:chaos-held") {
+		t.Error("a mapped file in memory is not seen")
+	}
+	if err := unix.Munmap(mapped); err != nil {
+		t.Fatal(err)
+	}
+	if has("memfd:chaos-held") {
+		t.Error("what was unmapped is still seen")
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "removed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if has(f.Name()) {
+		t.Error("a file that is there is taken for one that was removed")
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if !has(f.Name()) {
+		t.Error("a removed file is not seen")
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if has(f.Name()) {
+		t.Error("a closed file is still seen")
+	}
+}
+
+// TestReport reads what a program of an iteration and its summary say.
+func TestReport(t *testing.T) {
+	var r Report
+	r.fill("quern descent: round 3\n{\"lost_attempts\":2,\"broadcasts\":[{\"reached\":3,\"reached_by_kernel\":1},{\"reached\":2}]}\ndescent: together 3 times, resumed at 40\n")
+	if r.Regroups != 2 || r.Resumed != 40 || r.Lost != 2 || r.Spread != 5 || r.SpreadKernel != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestLastLine finds the summary, whatever a user's program says behind it.
+func TestLastLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                    "",
+		"quern: no\n":                         "quern: no",
+		"a\n{\"a\":1}\n":                      `{"a":1}`,
+		"{\"a\":1}\n{\"b\":{}}\ndescent: x\n": `{"b":{}}`,
+		"{\"a\":1}":                           `{"a":1}`,
+	} {
+		if got := lastLine(text); got != want {
+			t.Errorf("of %q it is %q, want %q", text, got, want)
+		}
 	}
 }
 

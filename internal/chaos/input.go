@@ -12,17 +12,31 @@ import (
 )
 
 // Jobs are the jobs of scenarios: folds with keys short and long, one with
-// decimals, grouped ones, one of which has a total order.
-var Jobs = []string{"wordcount", "aggregate", "join", "sort", "dedup", "topk", program}
+// decimals, grouped ones, one of which has a total order, ones whose workers are all given
+// the same, and iterations.
+var Jobs = []string{"wordcount", "aggregate", "join", "sort", "dedup", "topk", program, joinSide, lookup, descent, wideDescent}
 
-// program is the job of a user's program, with a grouped reduce.
-const program = "program"
+// Jobs that take more than a command line. All but joinSide are a user's program, which
+// workers are given by broadcast, as they are side inputs.
+const (
+	program     = "program"      // with a grouped reduce
+	joinSide    = "join side"    // one side is a side input
+	lookup      = "lookup"       // reads a side input in its map and its reduce function
+	descent     = "descent"      // an iteration of many short rounds
+	wideDescent = "wide descent" // one of few rounds with long vectors
+)
+
+// iterates says whether a job is an iteration.
+func iterates(job string) bool { return job == descent || job == wideDescent }
 
 // sizes of the inputs.
 const (
 	textLines = 25_000
 	tableRows = 100_000
 	sideRows  = 3_000
+	// Only what has 64 KiB is spread by broadcast.
+	nameRows = 8_000
+	points   = 3_000
 )
 
 // split is small, so that a job has many tasks.
@@ -30,12 +44,15 @@ const split = "48KiB"
 
 // Input is what jobs read.
 type Input struct {
-	Text, Table, Side string // paths
+	Text, Table, Side, Names, Points string // paths
 }
 
 // WriteInput makes the inputs of a seed in a folder.
 func WriteInput(dir string, seed uint64) (*Input, error) {
-	in := &Input{filepath.Join(dir, "text.txt"), filepath.Join(dir, "table.csv"), filepath.Join(dir, "side.csv")}
+	in := &Input{}
+	for path, name := range map[*string]string{&in.Text: "text.txt", &in.Table: "table.csv", &in.Side: "side.csv", &in.Names: "names.csv", &in.Points: "points.txt"} {
+		*path = filepath.Join(dir, name)
+	}
 	rng := rand.New(rand.NewPCG(seed, 1))
 	zipf := rand.NewZipf(rng, 1.1, 4, 30_000)
 	err := writeLines(in.Text, textLines, func(w *bufio.Writer, _ int) {
@@ -65,6 +82,22 @@ func WriteInput(dir string, seed uint64) (*Input, error) {
 			return
 		}
 		fmt.Fprintf(w, "%d,name %d", 2*i, rng.IntN(1000))
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = writeLines(in.Names, nameRows+1, func(w *bufio.Writer, i int) {
+		if i == 0 {
+			w.WriteString("id,name")
+			return
+		}
+		fmt.Fprintf(w, "%d,the name %d of %d", i-1, rng.IntN(1_000_000), i)
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = writeLines(in.Points, points, func(w *bufio.Writer, _ int) {
+		fmt.Fprintf(w, "%d.%03d", rng.IntN(1000), rng.IntN(1000))
 	})
 	return in, err
 }
@@ -102,12 +135,25 @@ func writeLines(path string, n int, line func(*bufio.Writer, int)) error {
 	return f.Close()
 }
 
-// Command returns the arguments of quern for a job whose result goes to out, and whether
-// they come behind those of the executable of a user's program instead.
-func (in *Input) Command(job, out string) (args []string, own bool) {
+// Programs are executables of users' programs.
+type Programs struct {
+	Program, Descent string // of testdata/program and testdata/descent
+}
+
+// Command returns the arguments of quern for a job whose result goes to out, or those of a
+// user's program, and that.
+func (in *Input) Command(p Programs, job, out string) (args []string, own string) {
 	switch job {
 	case program:
-		return []string{"-o", out, "-grouped", "-keys", "50", "-split", "1024", "-map", "1ms", "-reduce", "2ms", in.Side}, true
+		return []string{"-o", out, "-grouped", "-keys", "50", "-split", "1024", "-map", "1ms", "-reduce", "2ms", in.Side}, p.Program
+	case lookup:
+		return []string{"-o", out, "-grouped", "-side", in.Names, "-keys", "50", "-split", "1024", "-map", "1ms", "-reduce", "2ms", in.Side}, p.Program
+	case descent:
+		return []string{"-o", out, "-rounds", "300", "-nap", "3ms", in.Points}, p.Descent
+	case wideDescent:
+		return []string{"-o", out, "-rounds", "40", "-size", "60000", "-nap", "15ms", in.Points}, p.Descent
+	case joinSide:
+		args = []string{"join", in.Names, in.Table, "--on", "id", "--type", "right", "--strategy", "broadcast", "--partitions", "4"}
 	case "wordcount":
 		args = []string{"wordcount", in.Text, "--partitions", "8"}
 	case "aggregate":
@@ -121,5 +167,5 @@ func (in *Input) Command(job, out string) (args []string, own bool) {
 	case "topk":
 		args = []string{"topk", in.Table, "--field", "group", "-k", "50"}
 	}
-	return append(args, "--split-size", split, "-o", out), false
+	return append(args, "--split-size", split, "-o", out), ""
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/quernmr/quern/internal/labcluster"
 )
 
-// descent is a program that iterates, built once.
-var descent struct {
+// compiledDescent is a program that iterates, built once.
+var compiledDescent struct {
 	once sync.Once
 	path string
 	err  error
@@ -32,18 +32,18 @@ var descent struct {
 func descentProgram(t *testing.T) string {
 	t.Helper()
 	executable(t) // which makes the folder
-	descent.once.Do(func() {
-		descent.path = filepath.Join(built.folder, "descent")
-		cmd := exec.Command("go", "build", "-o", descent.path, "./testdata/descent")
+	compiledDescent.once.Do(func() {
+		compiledDescent.path = filepath.Join(built.folder, "descent")
+		cmd := exec.Command("go", "build", "-o", compiledDescent.path, "./testdata/descent")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			descent.err = fmt.Errorf("go build: %w\n%s", err, out)
+			compiledDescent.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
 	})
-	if descent.err != nil {
-		t.Fatal(descent.err)
+	if compiledDescent.err != nil {
+		t.Fatal(compiledDescent.err)
 	}
-	return descent.path
+	return compiledDescent.path
 }
 
 // iterating is a cluster in a lab that iterates.

@@ -37,11 +37,10 @@ const noWorkers = 15 * time.Second
 // Bench is where scenarios are run: an executable, a folder, inputs and what the local
 // engine makes of them.
 type Bench struct {
-	Quern string
-	// Program is the executable of testdata/program.
-	Program string
-	Dir     string
-	Input   *Input
+	Quern    string
+	Programs Programs
+	Dir      string
+	Input    *Input
 	// Logs is where the logs of masters and workers are kept; "": nowhere.
 	Logs string
 	// Environ is the environment of all processes.
@@ -50,16 +49,22 @@ type Bench struct {
 	Say func(format string, args ...any)
 
 	mu   sync.Mutex
-	want map[string]string // folder of the local engine's output by job
+	want map[string]wanted // by job
+}
+
+// wanted is what the local engine makes of a job.
+type wanted struct {
+	dir  string // of the output
+	said string // what a user's program wrote to standard output
 }
 
 // NewBench makes the inputs of a seed in a folder.
-func NewBench(quern, program, dir string, seed uint64) (*Bench, error) {
+func NewBench(quern string, programs Programs, dir string, seed uint64) (*Bench, error) {
 	in, err := WriteInput(dir, seed)
 	if err != nil {
 		return nil, err
 	}
-	return &Bench{Quern: quern, Program: program, Dir: dir, Input: in, Environ: os.Environ(), want: map[string]string{}}, nil
+	return &Bench{Quern: quern, Programs: programs, Dir: dir, Input: in, Environ: os.Environ(), want: map[string]wanted{}}, nil
 }
 
 func (b *Bench) say(format string, args ...any) {
@@ -68,26 +73,30 @@ func (b *Bench) say(format string, args ...any) {
 	}
 }
 
-// Want returns the folder with what the local engine makes of a job.
-func (b *Bench) Want(ctx context.Context, job string) (string, error) {
+// Want returns what the local engine makes of a job.
+func (b *Bench) Want(ctx context.Context, job string) (wanted, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if dir, ok := b.want[job]; ok {
-		return dir, nil
+	if w, ok := b.want[job]; ok {
+		return w, nil
 	}
-	dir := filepath.Join(b.Dir, "local-"+job)
+	w := wanted{dir: filepath.Join(b.Dir, "local-"+job)}
 	path := b.Quern
-	args, own := b.Input.Command(job, dir)
-	if own {
-		path = b.Program
+	args, own := b.Input.Command(b.Programs, job, w.dir)
+	if own != "" {
+		path = own
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"HOME=" + b.Dir, "PATH=" + os.Getenv("PATH")}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("run %s locally: %w: %s", job, err, out)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return w, fmt.Errorf("run %s locally: %w: %s%s", job, err, out, stderr.Bytes())
 	}
-	b.want[job] = dir
-	return dir, nil
+	w.said = string(out)
+	b.want[job] = w
+	return w, nil
 }
 
 // Report says what a run showed.
@@ -103,14 +112,20 @@ type Report struct {
 	Resets  int64
 	Lost    int64 // attempts
 	Failed  int64
+	// Spread is how many workers were given something by broadcast, and SpreadKernel how many
+	// of them by programs.
+	Spread, SpreadKernel int64
+	Regroups             int64 // of iterations' members, after the first time
+	Resumed              int64 // rounds of a checkpoint that an iteration went on from
 }
 
 func (r *Report) String() string {
 	if !r.OK {
 		return fmt.Sprintf("an error after %.1f s: %s", r.Seconds, r.Error)
 	}
-	return fmt.Sprintf("%.1f s, %d events while it ran; pairs: %d kernel, %d user space, %d pulled; attempts: %d lost, %d failed; %d maps again, %d resets",
-		r.Seconds, r.Events(), r.Kernel, r.User, r.Pulled, r.Lost, r.Failed, r.Reruns, r.Resets)
+	return fmt.Sprintf("%.1f s, %d events while it ran; pairs: %d kernel, %d user space, %d pulled; attempts: %d lost, %d failed; %d maps again, %d resets; "+
+		"given to %d, by the kernel to %d; came together again %d times, resumed at %d",
+		r.Seconds, r.Events(), r.Kernel, r.User, r.Pulled, r.Lost, r.Failed, r.Reruns, r.Resets, r.Spread, r.SpreadKernel, r.Regroups, r.Resumed)
 }
 
 // Events is how much was done while the job ran.
@@ -231,12 +246,13 @@ func (r *run) start(ctx context.Context) error {
 
 // submission is a job that was given to the cluster.
 type submission struct {
-	job, out, want string
-	cmd            *netlab.Command
-	stdout         bytes.Buffer
-	stderr         *watch
-	ended          chan struct{} // closed
-	err            error         // of waiting, when it has ended
+	job, out string
+	want     wanted
+	cmd      *netlab.Command
+	stdout   bytes.Buffer
+	stderr   *watch
+	ended    chan struct{} // closed
+	err      error         // of waiting, when it has ended
 }
 
 // submit gives a job to the cluster.
@@ -246,9 +262,9 @@ func (r *run) submit(ctx context.Context, job, name string) (*submission, error)
 		return nil, err
 	}
 	s := &submission{job: job, out: filepath.Join(r.dir, "out", name), want: want, stderr: newWatch(" is submitted"), ended: make(chan struct{})}
-	args, own := r.bench.Input.Command(job, s.out)
-	if own {
-		args = append([]string{"submit", r.bench.Program, "--json", "--verbose", "--"}, args...)
+	args, own := r.bench.Input.Command(r.bench.Programs, job, s.out)
+	if own != "" {
+		args = append([]string{"submit", own, "--json", "--verbose", "--"}, args...)
 	} else {
 		args = append(append([]string{"submit"}, args...), "--json", "--verbose")
 	}
@@ -327,7 +343,7 @@ func (r *run) jobs(ctx context.Context) (report *Report, err error) {
 	}
 	var names []string
 	for _, s := range all {
-		report.fill(lastLine(s.stderr.String()))
+		report.fill(s.stderr.String())
 		if s.err == nil {
 			names = append(names, filepath.Base(s.out))
 		}
@@ -339,7 +355,8 @@ func (r *run) jobs(ctx context.Context) (report *Report, err error) {
 	return report, err
 }
 
-// awaitReduce returns when a job is in its reduce stage, or beyond.
+// awaitReduce returns when a job is in its reduce stage, or beyond. Of an iteration, the first
+// round is enough: its rounds are what is to be struck.
 func (r *run) awaitReduce(ctx context.Context, s *submission) {
 	wanted := false
 	for _, e := range r.scenario.Events {
@@ -352,13 +369,19 @@ func (r *run) awaitReduce(ctx context.Context, s *submission) {
 		// Without a master there is no answer, and another try.
 		out, err := r.cluster.Command(ctx, "status", "--json", s.id()).Output()
 		var status struct {
-			State string `json:"state"`
+			State     string `json:"state"`
+			Iteration struct {
+				Round uint64 `json:"round"`
+			} `json:"iteration"`
 		}
 		if err != nil || json.Unmarshal(out, &status) != nil {
 			continue
 		}
 		switch status.State {
 		case "queued", "planning", "mapping":
+			if status.Iteration.Round > 0 {
+				return
+			}
 		default:
 			return
 		}
@@ -372,13 +395,13 @@ func (r *run) check(s *submission, report *Report) error {
 		report.OK, report.Error = false, tail(stderr)
 		return r.checkError(s.cmd.ProcessState, stderr, s.out)
 	}
-	if s.stdout.Len() > 0 {
-		return fmt.Errorf("%s: there is something on standard output: %.200q", s.job, s.stdout.String())
+	if said := s.stdout.String(); said != s.want.said {
+		return fmt.Errorf("%s: standard output is %.200q, with the local engine %.200q", s.job, said, s.want.said)
 	}
 	if err := checkSummary(lastLine(stderr)); err != nil {
 		return fmt.Errorf("%s: %w", s.job, err)
 	}
-	if err := sameTree(s.out, s.want); err != nil {
+	if err := sameTree(s.out, s.want.dir); err != nil {
 		return fmt.Errorf("%s: %w", s.job, err)
 	}
 	return nil
@@ -476,8 +499,8 @@ func checkSummary(line string) error {
 	return nil
 }
 
-// fill adds what a summary says of how a job went.
-func (r *Report) fill(line string) {
+// fill adds what a job's standard error says of how it went.
+func (r *Report) fill(text string) {
 	var s struct {
 		Kernel int64 `json:"pairs_folded_by_kernel"`
 		User   int64 `json:"pairs_folded_in_user_space"`
@@ -486,16 +509,36 @@ func (r *Report) fill(line string) {
 		Resets int64 `json:"resets"`
 		Lost   int64 `json:"lost_attempts"`
 		Failed int64 `json:"failed_attempts"`
+
+		Broadcasts []struct {
+			Reached int64 `json:"reached"`
+			Kernel  int64 `json:"reached_by_kernel"`
+		} `json:"broadcasts"`
 	}
-	if json.Unmarshal([]byte(line), &s) == nil {
+	// A line of testdata/descent.
+	if _, line, ok := strings.Cut(text, "descent: together "); ok {
+		var groups, resumed int64
+		if n, _ := fmt.Sscanf(line, "%d times, resumed at %d", &groups, &resumed); n == 2 {
+			r.Regroups, r.Resumed = r.Regroups+groups-1, r.Resumed+resumed
+		}
+	}
+	if json.Unmarshal([]byte(lastLine(text)), &s) == nil {
+		for _, b := range s.Broadcasts {
+			r.Spread, r.SpreadKernel = r.Spread+b.Reached, r.SpreadKernel+b.Kernel
+		}
 		r.Kernel, r.User, r.Pulled = r.Kernel+s.Kernel, r.User+s.User, r.Pulled+s.Pulled
 		r.Reruns, r.Resets, r.Lost, r.Failed = r.Reruns+s.Reruns, r.Resets+s.Resets, r.Lost+s.Lost, r.Failed+s.Failed
 	}
 }
 
-// lastLine returns the JSON object that a run with --json ends with.
+// lastLine returns the JSON object that a run with --json ends with, but for what a user's
+// program says when its job is done.
 func lastLine(text string) string {
 	text = strings.TrimRight(text, "\n")
+	if i := strings.LastIndex("\n"+text, "\n{"); i >= 0 {
+		line, _, _ := strings.Cut(text[i:], "\n")
+		return line
+	}
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
@@ -619,10 +662,10 @@ func (r *run) happen(ctx context.Context, e Event) (err error) {
 	return fmt.Errorf("there is no action %q", e.Do)
 }
 
-// drain asks a worker to leave, and waits until it has. A worker whose master is away then
-// can't be asked: it stays.
+// drain asks a worker to leave, and waits until it has. One that can't be asked, since the master
+// is away or the jobs have ended meanwhile, is killed.
 func (r *run) drain(ctx context.Context, host int, p *labcluster.Process) error {
-	if out, err := r.cluster.Command(ctx, "worker", "--drain", r.cluster.NameOf(host)).CombinedOutput(); err != nil && ctx.Err() == nil {
+	if out, err := r.cluster.Command(ctx, "worker", "--drain", r.cluster.NameOf(host)).CombinedOutput(); err != nil {
 		r.bench.say("drain: %v: %s", err, out)
 		return p.Kill()
 	}
@@ -788,9 +831,66 @@ func (r *run) checkAfter(ctx context.Context) error {
 			if len(children) > 0 {
 				return fmt.Errorf("host %d still has processes of a job that is over: %v", h, children)
 			}
+			held, err := heldBy(r.cluster.Worker(h).PID())
+			if err != nil {
+				return err
+			}
+			r.bench.say("the worker of host %d holds %v", h, held)
+			if len(held.memory) > 0 {
+				return fmt.Errorf("the worker of host %d still holds memory and files of a job that is over: %q", h, held.memory)
+			}
 		}
-		return nil
+		return r.checkIdle(ctx)
 	})
+}
+
+// checkIdle asks the master whether anything runs, and looks for what it keeps of jobs that are over.
+func (r *run) checkIdle(ctx context.Context) error {
+	out, err := r.cluster.Command(ctx, "workers", "--json").Output()
+	if err != nil {
+		return fmt.Errorf("ask for the workers: %w", err)
+	}
+	var reply struct {
+		Workers []struct {
+			Name    string `json:"name"`
+			Running int    `json:"running"`
+		} `json:"workers"`
+	}
+	if err := json.Unmarshal(out, &reply); err != nil {
+		return fmt.Errorf("ask for the workers: %w: %s", err, out)
+	}
+	for _, w := range reply.Workers {
+		if w.Running > 0 {
+			return fmt.Errorf("%d slots of %s are in use after all jobs", w.Running, w.Name)
+		}
+	}
+	return r.checkBlobs()
+}
+
+// checkBlobs looks whether the master keeps states of iterations that are over. Programs and side
+// inputs stay for a while, as the next job may need them.
+func (r *run) checkBlobs() error {
+	dir := r.cluster.Options().MasterDir
+	if dir == "" {
+		dir = filepath.Join(r.cluster.Options().Dir, "master")
+	}
+	blobs, err := filepath.Glob(filepath.Join(dir, "blobs", "*"))
+	if err != nil {
+		return fmt.Errorf("look at the master's blobs: %w", err)
+	}
+	stay := map[string]bool{}
+	for _, job := range r.scenario.Jobs() {
+		if _, own := r.bench.Input.Command(r.bench.Programs, job, ""); own != "" {
+			stay[own] = true
+		}
+		if job == joinSide || job == lookup {
+			stay["side input of "+job] = true
+		}
+	}
+	if len(blobs) > len(stay) {
+		return fmt.Errorf("the master keeps the blobs %q of jobs that are over; programs and side inputs are %d", blobs, len(stay))
+	}
+	return nil
 }
 
 // ends says whether the scenario ends the worker of a host.

@@ -36,7 +36,7 @@ const (
 // Event is an action at a time.
 type Event struct {
 	At       time.Duration // after the jobs were submitted
-	Reducing bool          // after the first one has come to its reduce stage, instead
+	Reducing bool          // after the first one has come to its reduce stage, or an iteration to its first round, instead
 	Do       Action
 	Host     int // of a worker; 0: it is not about one
 	For      time.Duration
@@ -65,8 +65,12 @@ func (e Event) String() string {
 }
 
 func faultsText(f netlab.Faults) string {
-	return fmt.Sprintf("(loss %.1f%%, duplicate %.1f%%, reorder %.1f%%, corrupt %.1f%%, delay %v)",
-		100*f.Loss, 100*f.Duplicate, 100*f.Reorder, 100*f.Corrupt, f.Delay)
+	text := fmt.Sprintf("(loss %.1f%%, duplicate %.1f%%, reorder %.1f%%, corrupt %.1f%%, delay %v to %v",
+		100*f.Loss, 100*f.Duplicate, 100*f.Reorder, 100*f.Corrupt, f.Delay, f.Delay+f.Jitter)
+	if f.UDPOnly {
+		text += ", UDP only"
+	}
+	return text + ")"
 }
 
 // Shuffle is who folds in a cluster.
@@ -151,6 +155,9 @@ func NewScenario(seed uint64, kernel bool) *Scenario {
 	if rng.IntN(4) == 0 {
 		s.Second = Jobs[rng.IntN(len(Jobs))]
 	}
+	if iterates(s.Job) && rng.IntN(2) == 0 {
+		s.Faults = frameFaults(rng)
+	}
 	kinds := make([]Action, 1+rng.IntN(8))
 	if rng.IntN(5) == 0 {
 		s.SmallDisk = 1 + rng.IntN(s.Hosts)
@@ -163,6 +170,9 @@ func NewScenario(seed uint64, kernel bool) *Scenario {
 	gone := map[int]bool{} // for good
 	for _, kind := range kinds {
 		e := s.event(rng, kind)
+		if iterates(s.Job) && rng.IntN(2) == 0 {
+			e.Reducing, e.At = true, e.At/2 // else most would come before the members are together
+		}
 		if e.For == 0 && (e.Do == KillWorker || e.Do == DrainWorker) {
 			// Two stay, or else there is nobody to take over.
 			if gone[e.Host] = true; s.Hosts-len(gone) < 2 {
@@ -193,6 +203,10 @@ func NewScenario(seed uint64, kernel bool) *Scenario {
 		return int(a.At - b.At)
 	})
 	s.tidy()
+	if iterates(s.Job) && rng.IntN(4) == 0 {
+		// Two of them want as many workers at once as there are.
+		s.Second = []string{descent, wideDescent}[rng.IntN(2)]
+	}
 	return s
 }
 
@@ -208,6 +222,18 @@ func someFaults(rng *rand.Rand) netlab.Faults {
 	}
 	if rng.IntN(3) == 0 {
 		f.Delay = time.Duration(rng.IntN(2000)) * time.Microsecond
+	}
+	return f
+}
+
+// frameFaults are heavy, and spare calls, which need a connection that goes on.
+func frameFaults(rng *rand.Rand) netlab.Faults {
+	f := netlab.Faults{Loss: 0.2 * rng.Float64(), Duplicate: 0.2 * rng.Float64(), Reorder: 0.2 * rng.Float64(), UDPOnly: true}
+	if rng.IntN(2) == 0 {
+		f.Corrupt = 0.1 * rng.Float64()
+	}
+	if rng.IntN(2) == 0 {
+		f.Jitter = time.Duration(rng.IntN(2000)) * time.Microsecond
 	}
 	return f
 }
@@ -255,6 +281,9 @@ func (s *Scenario) event(rng *rand.Rand, kind Action) Event {
 		e.Do = CutHost
 	case n < 19:
 		e.Do, e.Host, e.Faults = SpoilLinks, 0, someFaults(rng)
+		if iterates(s.Job) && rng.IntN(2) == 0 {
+			e.Faults = frameFaults(rng)
+		}
 	default:
 		e.Do, e.Host = KillAll, 0
 	}

@@ -12,7 +12,7 @@ func TestScenarios(t *testing.T) {
 	const n = 3000
 	did := map[Action]int{}
 	jobs, shuffles := map[string]int{}, map[Shuffle]int{}
-	mayFail, second, reducing := 0, 0, 0
+	mayFail, second, reducing, beside, spoilt := 0, 0, 0, 0, 0
 	for seed := uint64(1); seed <= n; seed++ {
 		s := NewScenario(seed, true)
 		if again := NewScenario(seed, true); s.String() != again.String() {
@@ -24,6 +24,15 @@ func TestScenarios(t *testing.T) {
 		jobs[s.Job]++
 		if s.Second != "" {
 			second++
+			if iterates(s.Job) && iterates(s.Second) {
+				beside++
+			}
+		}
+		if s.Faults.UDPOnly {
+			if !iterates(s.Job) {
+				t.Errorf("seed %d: %v", seed, s)
+			}
+			spoilt++
 		}
 		shuffles[s.Shuffle]++
 		if s.Hosts < minHosts || s.Hosts > maxHosts || s.Slots < 1 || s.Lease <= 0 || len(s.Events) == 0 {
@@ -76,6 +85,9 @@ func TestScenarios(t *testing.T) {
 	if second < n/8 || reducing < n/2 {
 		t.Errorf("%d of %d have a second job, and %d events are in the reduce stage", second, n, reducing)
 	}
+	if beside < n/40 || spoilt < n/30 {
+		t.Errorf("%d of %d have two iterations at once, and %d iterate on bad links", beside, n, spoilt)
+	}
 	if mayFail == 0 || mayFail > n/4 {
 		t.Errorf("%d of %d may fail", mayFail, n)
 	}
@@ -90,7 +102,7 @@ func TestInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, j := range Jobs {
-			if args, _ := in.Command(j, "out"); len(args) < 6 {
+			if args, _ := in.Command(Programs{"program", "descent"}, j, "out"); len(args) < 6 {
 				t.Errorf("%s has the arguments %q", j, args)
 			}
 		}

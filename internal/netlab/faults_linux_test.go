@@ -125,7 +125,7 @@ func settle(t *testing.T, l *Lab) {
 		if c.Released+c.Discarded == c.Total().Held {
 			break
 		}
-		if time.Since(begin) > 10*time.Second {
+		if time.Since(begin) > time.Minute {
 			t.Fatalf("still held: %+v", c)
 		}
 	}
@@ -347,7 +347,7 @@ func fetch(t *testing.T, l *Lab, size int) {
 	}
 	defer c.Close()
 	var got bytes.Buffer
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := got.ReadFrom(c); err != nil || !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("%d bytes arrived, want %d, and the same; %v", got.Len(), len(want), err)
 	}
@@ -405,19 +405,19 @@ func TestDelay(t *testing.T) {
 	server, client := listen(t, l.Host(2), IPv4(2), 7000), listen(t, l.Host(1), IPv4(1), 0)
 	buffer := make([]byte, 10)
 	var took []time.Duration
-	for range 20 {
+	// On a machine that is busy most take longer, and one has to be the first that does not.
+	for start := time.Now(); len(took) < 20 || slices.Min(took) > delay*3/2 && time.Since(start) < time.Minute; {
 		begin := time.Now()
 		if _, err := client.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(IPv4(2), 7000)); err != nil {
 			t.Fatal(err)
 		}
-		_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_ = server.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := server.Read(buffer); err != nil {
 			t.Fatal(err)
 		}
 		took = append(took, time.Since(begin))
 	}
 	slices.Sort(took)
-	// On a machine that is busy it may be longer.
 	if took[0] < delay || took[0] > delay*3/2 {
 		t.Errorf("delays of %v to %v, median %v, want %v", took[0], took[len(took)-1], took[len(took)/2], delay)
 	}
@@ -443,12 +443,12 @@ func TestBothDirections(t *testing.T) {
 	}{{1, 2, 50 * time.Millisecond, time.Minute}, {2, 1, 0, 20 * time.Millisecond}} {
 		server, client := listen(t, l.Host(c.to), IPv4(c.to), 7000), listen(t, l.Host(c.from), IPv4(c.from), 0)
 		best := time.Hour
-		for range 5 {
+		for n, start := 0, time.Now(); n < 5 || best > c.most && time.Since(start) < time.Minute; n++ {
 			begin := time.Now()
 			if _, err := client.WriteToUDPAddrPort([]byte("x"), netip.AddrPortFrom(IPv4(c.to), 7000)); err != nil {
 				t.Fatal(err)
 			}
-			_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = server.SetReadDeadline(time.Now().Add(time.Minute))
 			if _, err := server.Read(make([]byte, 10)); err != nil {
 				t.Fatal(err)
 			}
@@ -551,7 +551,7 @@ func TestTurn(t *testing.T) {
 					buffer := make([]byte, 2000)
 					count := 0
 					for ; count < n; count++ {
-						_ = client.SetReadDeadline(time.Now().Add(2 * time.Second))
+						_ = client.SetReadDeadline(time.Now().Add(time.Minute))
 						if _, err := client.Read(buffer); err != nil {
 							break
 						}
@@ -605,14 +605,13 @@ func TestSegments(t *testing.T) {
 		}
 		time.Sleep(200 * time.Microsecond)
 	}
-	time.Sleep(50 * time.Millisecond)
+	settle(t, l)
 	got := uint64(0)
 	buffer := make([]byte, 2000)
-	for {
-		_ = server.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	for unread(t, server) > 0 {
 		n, err := server.Read(buffer)
 		if err != nil {
-			break
+			t.Fatal(err)
 		}
 		if n != size {
 			t.Fatalf("a packet of %d bytes, want %d", n, size)

@@ -84,7 +84,7 @@ func alive(pid int) bool {
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for begin := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(begin) > 10*time.Second {
+		if time.Since(begin) > time.Minute {
 			t.Fatalf("not within 10 s: %s", what)
 		}
 	}
@@ -385,7 +385,7 @@ func TestSeveral(t *testing.T) {
 				t.Error(err)
 			}
 			buffer := make([]byte, 100)
-			_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = server.SetReadDeadline(time.Now().Add(time.Minute))
 			if n, err := server.Read(buffer); err != nil || string(buffer[:n]) != l.Name() {
 				t.Errorf("%q arrived in lab %s, %v", buffer[:n], l.Name(), err)
 			}
@@ -426,7 +426,7 @@ func TestMTU(t *testing.T) {
 			if _, err := client.WriteToUDPAddrPort(most, netip.AddrPortFrom(target, 7000)); err != nil {
 				t.Errorf("MTU %d: %v", mtu, err)
 			}
-			_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_ = server.SetReadDeadline(time.Now().Add(time.Minute))
 			buffer := make([]byte, MaxMTU)
 			if n, err := server.Read(buffer); err != nil || !bytes.Equal(buffer[:n], most) {
 				t.Errorf("MTU %d: %d bytes arrived, want %d; %v", mtu, n, len(most), err)

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/quernmr/quern/bpf"
+	"github.com/quernmr/quern/internal/benchlab"
+	"github.com/quernmr/quern/internal/netlab"
 	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/allreduce"
 	"github.com/quernmr/quern/shuffle/receive"
@@ -28,6 +30,8 @@ import (
 type NodeSpec struct {
 	Interface string // that programs are attached to; "": none
 	Listen    string // address that frames come to
+	Streams   string // address that streams come to; "": none
+	Plain     bool   // streams go to members' addresses on the plain network
 	Control   string // path of the control plane
 	Temp      string // folder for temporary files
 }
@@ -68,6 +72,19 @@ func openNode(s *NodeSpec) (_ *node, err error) {
 		ro.Kernel, ro.Jobs, ro.Port = n.kernel, jobs, n.kernel.Port()
 		ao.Kernel, ao.Jobs, ao.Port = help, jobs, n.kernel.Port()
 	}
+	if s.Streams != "" {
+		if ao.Streams, err = net.Listen("tcp4", net.JoinHostPort(s.Streams, "0")); err != nil {
+			return nil, fmt.Errorf("streams: %w", err)
+		}
+		defer func() {
+			if n.Node == nil {
+				err = errors.Join(err, ao.Streams.Close()) // else the node does
+			}
+		}()
+	}
+	if s.Plain {
+		ao.Dial = dialPlain
+	}
 	ready := make(chan struct{})
 	ro.Other = func(frame []byte, from netip.AddrPort) {
 		<-ready // what comes before there is a node waits for it
@@ -93,6 +110,18 @@ func openNode(s *NodeSpec) (_ *node, err error) {
 	rpc.NewReduceServer(n.Control()).Register(n.server)
 	go func() { n.served <- n.server.Serve(l) }()
 	return n, nil
+}
+
+// dialPlain connects to who has an address of the lab by its address on the plain network.
+func dialPlain(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	for number := 1; number <= MaxMembers; number++ {
+		if netlab.IPv4(number) == to.Addr() {
+			to = netip.AddrPortFrom(benchlab.PlainAddress(number), to.Port())
+			break
+		}
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp4", to.String())
 }
 
 func (n *node) close() error {
@@ -180,10 +209,13 @@ func (f *former) form(ctx context.Context, path string, members int) (*allreduce
 	f.jobs++
 	spec := allreduce.FormSpec{
 		Job: shuffle.JobID{'b', 'e', 'n', 'c', 'h', byte(f.jobs >> 16), byte(f.jobs >> 8), byte(f.jobs)}, Secret: [16]byte{7: 7},
-		Mode: shuffle.UserOnly, Name: "benchmark", Members: f.members[:members], Patience: waits,
+		Mode: shuffle.UserOnly, Name: "benchmark", Members: f.members[:members], Patience: waits, Streams: shuffle.StreamsNever,
 	}
-	if path == Kernel {
+	if path != User {
 		spec.Mode = shuffle.KernelOnly
+	}
+	if path == Auto {
+		spec.Streams = shuffle.StreamsBySize
 	}
 	return allreduce.Form(ctx, spec)
 }

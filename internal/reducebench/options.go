@@ -14,17 +14,18 @@ import (
 
 // The paths.
 const (
-	Kernel = "kernel"   // our protocol, with programs at all interfaces
+	Auto   = "auto"     // our protocol as a program gets it: frames as of Kernel for small vectors, streams for large ones
+	Kernel = "kernel"   // its frames, with programs at all interfaces
 	User   = "user"     // the same frames, taken in and added up by the members' processes
 	Server = "ps-tcp"   // a parameter server in the first member's process
 	Ring   = "ring-tcp" // each member sends to the next
 )
 
 // Paths are all paths, in the order of the table.
-var Paths = []string{Kernel, User, Server, Ring}
+var Paths = []string{Auto, Kernel, User, Server, Ring}
 
 // Usual are those that are measured if none are named.
-var Usual = []string{Kernel, Server, Ring}
+var Usual = []string{Auto, Kernel, Server, Ring}
 
 // Conditions of a run.
 const (
@@ -32,7 +33,7 @@ const (
 	Busy = foldbench.Busy // two processes per core do nothing but use it
 )
 
-// What the paths over TCP go over.
+// What the paths over TCP, and streams of Auto, go over.
 const (
 	Plain  = "plain"  // a bridge without programs at its interfaces, on which TCP has its offloads
 	Switch = "switch" // the links of the kernel's path, on which no packet is larger than the MTU
@@ -57,7 +58,7 @@ type Options struct {
 	Blocks     int           // times that each path has its turn, all else being equal
 	Rounds     int           // most rounds of a turn
 	Time       time.Duration // after which a turn begins no other burst
-	Network    string        // of the paths over TCP; "": Plain
+	Network    string        // of the paths over TCP, and of streams; "": Plain
 	// Place is what roles' processes are started with, Spin those that use
 	// processors; their hosts are chosen here.
 	Place, Spin foldbench.Place

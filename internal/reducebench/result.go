@@ -74,10 +74,10 @@ func (r *Report) WriteTable(out io.Writer) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(r.Results, func(x Result) bool { return x.Path == Kernel }) {
-		words := "kernel: the hosts are joined by a switch in XDP, the other paths' by the machine's bridge"
+	if slices.ContainsFunc(r.Results, func(x Result) bool { return nodeOf(x.Path) == Kernel }) {
+		words := "frames of auto and kernel: the hosts are joined by a switch in XDP, the other paths', and of auto's streams, by the machine's bridge"
 		if r.Network == Switch {
-			words = "kernel and TCP: the hosts are joined by a switch in XDP, which no packet larger than the MTU passes"
+			words = "all but user: the hosts are joined by a switch in XDP, which no packet larger than the MTU passes"
 		}
 		if _, err := fmt.Fprintln(out, words); err != nil {
 			return err
@@ -95,7 +95,7 @@ func (r *Report) WriteRatios(out io.Writer) error {
 	for i := range r.Results {
 		x := &r.Results[i]
 		best := r.Best(x)
-		if x.Path != Kernel && x.Path != User || best == nil || x.P50us <= 0 || x.P99us <= 0 {
+		if x.Path == Server || x.Path == Ring || best == nil || x.P50us <= 0 || x.P99us <= 0 {
 			continue
 		}
 		n++

@@ -35,6 +35,14 @@ type path interface {
 	close() error
 }
 
+// nodeOf names the node of a path. Programs are attached once to an interface.
+func nodeOf(path string) string {
+	if path == Auto {
+		return Kernel
+	}
+	return path
+}
+
 // Member is the role of a member, by all paths.
 type Member struct {
 	ctx     context.Context // the role's
@@ -52,7 +60,7 @@ type Member struct {
 type MemberSpec struct {
 	Rank  int
 	TCP   string              // its address that TCP uses
-	Nodes map[string]NodeSpec // by path
+	Nodes map[string]NodeSpec // by path, Auto's and Kernel's as Kernel's
 }
 
 // MemberPorts is where others find a member.
@@ -110,8 +118,8 @@ func (m *Member) Prepare(t *Turn, _ *none) (err error) {
 	var p path
 	rank := m.spec.Rank
 	switch {
-	case m.nodes[t.Path] != nil:
-		p, err = m.nodes[t.Path].join(m.ctx, t.Token)
+	case m.nodes[nodeOf(t.Path)] != nil:
+		p, err = m.nodes[nodeOf(t.Path)].join(m.ctx, t.Token)
 	case t.Path == Server && rank == 0:
 		p, err = newServer(m.streams, t.Members, t.Elements)
 	case t.Path == Server:

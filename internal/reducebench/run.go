@@ -24,7 +24,7 @@ type bench struct {
 	hosts      []*netlab.Host // of the members
 	folder     *scratch.Folder
 	members    []*foldbench.Process
-	formers    map[string]*former // by path
+	formers    map[string]*former // by path, as nodes
 	background float64            // processors that the machine uses while nothing is measured
 	round      uint32             // number of the next one
 }
@@ -109,22 +109,27 @@ func (b *bench) address(h *netlab.Host) string {
 	return benchlab.PlainAddress(h.Number()).String()
 }
 
-// link is the interface that a path uses.
-func (b *bench) link(path string) string {
-	if path == Kernel || path != User && b.o.Network == Switch {
-		return netlab.InterfaceName
+// links are the interfaces that a path uses.
+func (b *bench) links(path string) []string {
+	switch {
+	case path == Auto && b.o.Network == Plain:
+		return []string{netlab.InterfaceName, benchlab.PlainName}
+	case nodeOf(path) == Kernel || path != User && b.o.Network == Switch:
+		return []string{netlab.InterfaceName}
 	}
-	return benchlab.PlainName
+	return []string{benchlab.PlainName}
 }
 
 // nodes says what a host has for our protocol.
 func (b *bench) nodes(h *netlab.Host) map[string]NodeSpec {
 	all := map[string]NodeSpec{}
 	for _, path := range b.o.Paths {
+		path = nodeOf(path)
 		s := NodeSpec{Temp: b.folder.Path(), Control: filepath.Join(b.folder.Path(), fmt.Sprintf("%s-%d", path, h.Number()))}
 		switch path {
 		case Kernel:
 			s.Interface, s.Listen = netlab.InterfaceName, netlab.IPv4(h.Number()).String()
+			s.Streams, s.Plain = b.address(h), b.o.Network == Plain
 		case User:
 			s.Listen = benchlab.PlainAddress(h.Number()).String()
 		default:
@@ -259,7 +264,7 @@ const closes = 3 * time.Second
 func (b *bench) turn(ctx context.Context, turn Turn, condition string, t *tally) (err error) {
 	began := time.Now()
 	defer func() { t.took += time.Since(began) }()
-	if f := b.formers[turn.Path]; f != nil {
+	if f := b.formers[nodeOf(turn.Path)]; f != nil {
 		group, failed := f.form(ctx, turn.Path, turn.Members)
 		if failed != nil {
 			return failed
@@ -330,11 +335,13 @@ func roundTimes(ran []Ran, rounds int) []time.Duration {
 func (b *bench) watch(turn *Turn, condition string, t *tally, f func() error) error {
 	sent := func() (sum uint64, err error) {
 		for _, h := range b.hosts[:turn.Members] {
-			n, err := benchlab.SentBytes(h, b.link(turn.Path))
-			if err != nil {
-				return 0, err
+			for _, link := range b.links(turn.Path) {
+				n, err := benchlab.SentBytes(h, link)
+				if err != nil {
+					return 0, err
+				}
+				sum += n
 			}
-			sum += n
 		}
 		return sum, nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quernmr/quern/internal/labnode"
 	"github.com/quernmr/quern/internal/netlab"
+	"github.com/quernmr/quern/shuffle"
 	"github.com/quernmr/quern/shuffle/allreduce"
 	"github.com/quernmr/quern/shuffle/wire"
 )
@@ -72,10 +73,12 @@ type Case struct {
 	IPv6    bool
 	Groups  []Group                 // two have the same members
 	Answers map[int]wire.AnswerMode // of hosts, where it is not AnswerTX
+	Streams shuffle.StreamUse
 	Faults  netlab.Faults
 	Pauses  []Pause // in the first group
 	Killed  []End   // of the first group
 	GivesUp []End   // the same
+	Formed  func()  // called once the groups are formed; nil: nothing
 	Lost    []int   // ranks of the first group to whom something else happens
 	// Patience is for how long a member need not answer; 0: long, where nothing happens to members, else the rig's.
 	Patience time.Duration
@@ -90,7 +93,7 @@ func (c *Case) String() string {
 		}
 		s += fmt.Sprintf(", hosts %d make %d calls of %d values in all (bits %d)", g.Members, len(g.Calls), values, g.Bits)
 	}
-	return s + fmt.Sprintf(", answers %v, pauses %v, killed %v, give up %v, faults %+v", c.Answers, c.Pauses, c.Killed, c.GivesUp, c.Faults)
+	return s + fmt.Sprintf(", streams %s, answers %v, pauses %v, killed %v, give up %v, faults %+v", c.Streams, c.Answers, c.Pauses, c.Killed, c.GivesUp, c.Faults)
 }
 
 // name is what a group of the case is called.
@@ -124,6 +127,12 @@ func NewCase(seed uint64, l Limits) *Case {
 	}
 	c.Faults = labnode.DrawFaults(rng)
 	c.happen(rng, l)
+	c.Streams = []shuffle.StreamUse{shuffle.StreamsBySize, shuffle.StreamsBySize, shuffle.StreamsAlways, shuffle.StreamsNever}[rng.IntN(4)]
+	if c.Streams != shuffle.StreamsNever && rng.IntN(2) == 0 {
+		// TCP suffers too, the control plane's included. It is slow where much is lost, and what is damaged behind a checksum is a broken stream.
+		f := &c.Faults
+		f.UDPOnly, f.Corrupt, f.Loss, f.Reorder = false, 0, min(f.Loss, 0.005), min(f.Reorder, 0.02)
+	}
 	return c
 }
 

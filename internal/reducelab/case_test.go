@@ -41,17 +41,19 @@ func TestCases(t *testing.T) {
 			}
 		}
 		seen[string(c.Flavour)]++
+		seen["streams "+c.Streams.String()]++
 		for what, is := range map[string]bool{
 			"IPv6": c.IPv6, "two groups": len(c.Groups) == 2, "killed": len(c.Killed) > 0, "give up": len(c.GivesUp) > 0, "pauses": len(c.Pauses) > 0,
 			"answers": len(c.Answers) > 0, "loss": c.Faults.Loss > 0, "duplicates": c.Faults.Duplicate > 0, "damage": c.Faults.Corrupt > 0,
 			"reordering": c.Faults.Reorder > 0, "delay": c.Faults.Delay > 0, "all at once": len(c.Groups[0].Members) == l.Members, "whole": c.whole(),
+			"faults of TCP": !c.Faults.UDPOnly,
 		} {
 			if is {
 				seen[what]++
 			}
 		}
 	}
-	if len(seen) != 3+3+13 {
+	if len(seen) != 3+3+3+14 {
 		t.Errorf("of all kinds there were %v", seen)
 	}
 }

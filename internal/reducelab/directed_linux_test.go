@@ -124,10 +124,15 @@ func TestCut(t *testing.T) {
 			c.Lost = []int{1}
 		}
 		done := make(chan error, 2)
-		time.AfterFunc(cut, func() { done <- r.Lab.Cut(1) })
-		time.AfterFunc(healed, func() { done <- r.Lab.Heal(1) })
+		c.Formed = func() { // which takes its time, and does not happen over a link that is cut
+			time.AfterFunc(cut, func() { done <- r.Lab.Cut(1) })
+			time.AfterFunc(healed, func() { done <- r.Lab.Heal(1) })
+		}
 		begin := time.Now()
 		out := happens(t, r, c)
+		if out.Results == nil {
+			t.FailNow() // no group was formed, and nothing cut
+		}
 		for range 2 {
 			if err := <-done; err != nil {
 				t.Error(err)

@@ -140,7 +140,7 @@ func (n *node) obey(ctx context.Context, o *order) (r reply) {
 func ChildMain() bool { return labnode.Child(serve) }
 
 func serve(cfg NodeConfig, orders *labnode.Orders) (err error) {
-	n, err := openNode(cfg)
+	n, err := openNode(cfg, here)
 	if err != nil {
 		return err
 	}

@@ -3,9 +3,11 @@
 package reducelab
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"sync/atomic"
@@ -38,8 +40,25 @@ type node struct {
 	stop     func() error // the control plane
 }
 
+// place runs a function at a node's host.
+type place func(func() error) error
+
+// here is for a process all of whose threads are there.
+func here(f func() error) error { return f() }
+
+// dial connects to another host's streams.
+func (p place) dial(ctx context.Context, to netip.AddrPort) (conn net.Conn, err error) {
+	err = p(func() error {
+		// Dialled by this thread, so at the host: no second attempt by another one.
+		d := net.Dialer{FallbackDelay: -1, Timeout: 2 * time.Second}
+		conn, err = d.DialContext(ctx, "tcp", to.String())
+		return err
+	})
+	return conn, err
+}
+
 // openNode opens a node in the network namespace of the calling thread.
-func openNode(cfg NodeConfig) (n *node, err error) {
+func openNode(cfg NodeConfig, do place) (n *node, err error) {
 	n = &node{cfg: cfg}
 	defer func() {
 		if err != nil {
@@ -51,7 +70,16 @@ func openNode(cfg NodeConfig) (n *node, err error) {
 	if cfg.Verbose {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	opts := allreduce.Options{Port: shuffle.Port, Memory: int64(cfg.Blocks) * (wire.ChunkSize + 8), Patience: cfg.Patience, Log: log}
+	listener, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if n.node == nil {
+			err = errors.Join(err, listener.Close()) // else the node does
+		}
+	}()
+	opts := allreduce.Options{Streams: listener, Dial: do.dial, Port: shuffle.Port, Memory: int64(cfg.Blocks) * (wire.ChunkSize + 8), Patience: cfg.Patience, Log: log}
 	ropts := receive.Options{Port: shuffle.Port, Limits: limits, FoldMemory: 8 << 20, Readers: 1, ReceiveBuffer: 4 << 20, Log: log}
 	if cfg.Kernel {
 		if n.kernel, err = bpf.Open(bpf.Options{Interfaces: []string{netlab.InterfaceName}, Limits: limits, TableMemory: 8 << 20, Log: log}); err != nil {
@@ -136,6 +164,7 @@ func (n *node) fill() error {
 type Deeds struct {
 	Programs, User [wire.Reasons]uint64
 	Again          uint64 // parts that were sent again
+	Pieces         uint64 // that came over streams
 	Woken, Timers  uint64 // how waits of calls ended
 }
 
@@ -145,13 +174,14 @@ func (d *Deeds) add(o *Deeds, sign uint64) {
 		d.User[i] += sign * o.User[i]
 	}
 	d.Again += sign * o.Again
+	d.Pieces += sign * o.Pieces
 	d.Woken += sign * o.Woken
 	d.Timers += sign * o.Timers
 }
 
 func (n *node) deeds() (d Deeds, err error) {
 	s := n.node.Stats()
-	d.User, d.Again, d.Woken, d.Timers = s.Reasons, s.Again, s.Woken, s.Timers
+	d.User, d.Again, d.Woken, d.Timers, d.Pieces = s.Reasons, s.Again, s.Woken, s.Timers, s.Pieces
 	if n.kernel != nil {
 		d.Programs, err = n.kernel.Reasons()
 	}

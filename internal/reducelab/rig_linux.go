@@ -50,7 +50,7 @@ func (r *Rig) ready(h int) (err error) {
 		}
 	case r.nodes[i] == nil:
 		err = r.Lab.Host(h).Do(func() error {
-			r.nodes[i], err = openNode(cfg)
+			r.nodes[i], err = openNode(cfg, r.Lab.Host(h).Do)
 			return err
 		})
 	}

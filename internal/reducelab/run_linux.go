@@ -128,7 +128,7 @@ func (r *run) form(ctx context.Context) (closeConns func() error, err error) {
 		members[h] = m
 	}
 	for i, g := range r.Groups {
-		spec := allreduce.FormSpec{Name: r.name(i), Bits: g.Bits, Patience: r.rig.cfg.Patience}
+		spec := allreduce.FormSpec{Name: r.name(i), Bits: g.Bits, Patience: r.rig.cfg.Patience, Streams: r.Streams}
 		switch {
 		case r.Patience > 0:
 			spec.Patience = r.Patience
@@ -175,6 +175,9 @@ func (r *run) reduce(ctx context.Context) (err error) {
 	}()
 	if err != nil {
 		return err
+	}
+	if r.Formed != nil {
+		r.Formed()
 	}
 	r.out.Results = make([][]Result, len(r.Groups))
 	for i, g := range r.Groups {

@@ -118,8 +118,8 @@ func TestRandomReduces(t *testing.T) {
 			}
 			continue
 		}
-		t.Logf("%s:\n%d calls are right; programs completed %d blocks, user space %d, %d results again, %d parts again, woken %d times and %d by timers, %d packets overran; %v",
-			c, done, d.Programs[wire.BlockReduced], d.User[wire.BlockReduced], count(d.Programs, wire.ResultAgain)+count(d.User, wire.ResultAgain), d.Again, d.Woken, d.Timers, out.Overrun,
+		t.Logf("%s:\n%d calls are right; programs completed %d blocks, user space %d, %d results again, %d parts again, %d pieces of streams, woken %d times and %d by timers, %d packets overran; %v",
+			c, done, d.Programs[wire.BlockReduced], d.User[wire.BlockReduced], count(d.Programs, wire.ResultAgain)+count(d.User, wire.ResultAgain), d.Again, d.Pieces, d.Woken, d.Timers, out.Overrun,
 			out.Took.Round(time.Millisecond))
 	}
 	t.Logf("%d calls are right; programs served %d members, %d did without, %d were killed, %d calls failed for a reason; %d parts went again, %d were damaged",
@@ -129,7 +129,7 @@ func TestRandomReduces(t *testing.T) {
 	}
 	for what, n := range map[string]uint64{
 		"members with programs": uint64(kernel), "members without": uint64(user), "killed members": uint64(killed), "failed calls": uint64(failed),
-		"parts sent again": all.Again, "blocks that programs completed": all.Programs[wire.BlockReduced],
+		"parts sent again": all.Again, "pieces of streams": all.Pieces, "blocks that programs completed": all.Programs[wire.BlockReduced],
 		"results that programs passed on": all.Programs[wire.ResultPassed], "results that user space passed on": all.User[wire.ResultPassed],
 		"results that programs sent again": all.Programs[wire.ResultAgain], "results that user space sent again": all.User[wire.ResultAgain],
 		"damaged frames": count(all.Programs, wire.PartTag) + count(all.User, wire.PartTag),

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"sync"
 
+	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/task"
 )
 
@@ -27,6 +28,36 @@ var ErrNoCall = errors.New("the program ended without running a job: it is to ca
 // The program is ended when ctx ends, or run returns an error, which is then Drive's. Errors
 // of the program itself are *exec.ExitError.
 func Drive(ctx context.Context, cmd *exec.Cmd, run func(ctx context.Context, call *task.Call, earlier [][]byte) (task.CallResult, error)) (err error) {
+	return drive(ctx, cmd, false, run)
+}
+
+// ErrOldProgram is returned by Explain for a program whose library does not explain.
+var ErrOldProgram = errors.New("the program says nothing of how its job would be run: build it anew with this version of the library")
+
+// Explain runs a program that has not been started yet up to its first call of Run, and returns how that would be run, by what
+// the input is here. The program is then ended. An error of the job's is what [mapreduce.Explain] would return there.
+func Explain(ctx context.Context, cmd *exec.Cmd) (x *mapreduce.Explanation, err error) {
+	explained := errors.New("explained")
+	err = drive(ctx, cmd, true, func(_ context.Context, call *task.Call, _ [][]byte) (task.CallResult, error) {
+		switch {
+		case call.Err != "":
+			return task.CallResult{}, mapreduce.ErrorOf(call.Err, call.Cause)
+		case call.Explanation == nil:
+			return task.CallResult{}, fmt.Errorf("%w: %w", ErrProgram, ErrOldProgram)
+		}
+		x = &mapreduce.Explanation{}
+		if err := json.Unmarshal(call.Explanation, x); err != nil {
+			return task.CallResult{}, fmt.Errorf("%w: %w: %w", ErrProgram, ErrOldProgram, err)
+		}
+		return task.CallResult{}, explained
+	})
+	if errors.Is(err, explained) {
+		return x, nil
+	}
+	return nil, err
+}
+
+func drive(ctx context.Context, cmd *exec.Cmd, explain bool, run func(ctx context.Context, call *task.Call, earlier [][]byte) (task.CallResult, error)) (err error) {
 	conn, err := task.Pipe(cmd)
 	if err != nil {
 		return err
@@ -43,7 +74,7 @@ func Drive(ctx context.Context, cmd *exec.Cmd, run func(ctx context.Context, cal
 	calls := 0
 	var refused error // by run
 	go func() {
-		served <- serve(conn, func(call *task.Call, earlier [][]byte) (result task.CallResult, err error) {
+		served <- serve(conn, explain, func(call *task.Call, earlier [][]byte) (result task.CallResult, err error) {
 			calls++
 			result, refused = run(ctx, call, earlier)
 			return result, refused
@@ -76,12 +107,12 @@ func Drive(ctx context.Context, cmd *exec.Cmd, run func(ctx context.Context, cal
 }
 
 // serve answers a program's calls until it closes the connection.
-func serve(conn *task.Conn, run func(*task.Call, [][]byte) (task.CallResult, error)) error {
+func serve(conn *task.Conn, explain bool, run func(*task.Call, [][]byte) (task.CallResult, error)) error {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	var earlier [][]byte
 	// It fits into the pipe, whether the program ever reads it or not; if the program has ended, Recv tells.
-	_ = conn.Send(&task.Request{Protocol: task.Protocol, Kind: task.Drive, Job: hex.EncodeToString(id[:])})
+	_ = conn.Send(&task.Request{Protocol: task.Protocol, Kind: task.Drive, Job: hex.EncodeToString(id[:]), Explain: explain})
 	for {
 		reply, err := conn.Recv()
 		switch {

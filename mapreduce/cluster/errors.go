@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/quernmr/quern/mapreduce"
 	"github.com/quernmr/quern/mapreduce/cluster/api"
+	"github.com/quernmr/quern/mapreduce/task"
 )
 
 // What may go wrong, beside what is wrong with a job itself. Errors of this package wrap
@@ -37,25 +40,40 @@ var (
 	ErrCancelled = errors.New("the job was cancelled")
 )
 
-// JobError is the error of a job that ended without a result. It is ErrFailed or ErrCancelled.
+// JobError is the error of a job that ended without a result. It is ErrFailed or ErrCancelled, and whatever else the error was
+// where it arose: errors.As finds a *mapreduce.SideInputError, *mapreduce.InputError, *mapreduce.PanicError, *rows.Error or
+// *fs.PathError, and errors.Is finds mapreduce.ErrOverflow, output.ErrExists and so on, as after a run in this process.
 type JobError struct {
 	Status *api.JobStatus
 }
 
 func (e *JobError) Error() string {
 	why := e.Status.GetError()
-	if e.Unwrap() == ErrCancelled {
+	if e.state() == ErrCancelled { //nolint:errorlint // it is one of two
 		// The master says by whom and why: "cancelled by ann: enough".
 		why = strings.TrimPrefix(why, "cancelled")
 	}
 	if why != "" && !strings.HasPrefix(why, " by ") && !strings.HasPrefix(why, ": ") {
 		why = ": " + why
 	}
-	return fmt.Sprintf("%v%s (job %s)", e.Unwrap(), why, e.Status.GetJob())
+	return fmt.Sprintf("%v%s (job %s)", e.state(), why, e.Status.GetJob())
 }
 
-// Unwrap returns ErrFailed or ErrCancelled.
-func (e *JobError) Unwrap() error {
+// Cause returns what is known of the error beside its text; nil: nothing.
+func (e *JobError) Cause() *task.Cause {
+	c := &task.Cause{}
+	if json.Unmarshal(e.Status.GetFailure(), c) != nil { // none, or of another version
+		return nil
+	}
+	return c
+}
+
+// Unwrap returns ErrFailed or ErrCancelled, and the error of the job itself.
+func (e *JobError) Unwrap() []error {
+	return []error{e.state(), mapreduce.ErrorOf(e.Status.GetError(), e.Cause())}
+}
+
+func (e *JobError) state() error {
 	if e.Status.GetState() == api.JobState_JOB_CANCELLED {
 		return ErrCancelled
 	}

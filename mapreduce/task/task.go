@@ -62,6 +62,8 @@ type Request struct {
 	SideInputsLimit int64 `json:"side_inputs_limit,omitempty"`
 	// Members is how many members the gang of a plan task may have: 0 is 1.
 	Members int `json:"members,omitempty"`
+	// Explain has a program that is driven say how each call of Run would go about it (Call.Explanation).
+	Explain bool `json:"explain,omitempty"`
 	// Gang is set for a map task that is a member of one.
 	Gang *GangRequest `json:"gang,omitempty"`
 
@@ -175,13 +177,18 @@ type Hello struct {
 type Call struct {
 	Call int    `json:"call"`
 	Job  string `json:"job"`           // its name
-	Err  string `json:"err,omitempty"` // the job can't run on a cluster: why
+	Err  string `json:"err,omitempty"` // the job can't run on a cluster, or not be explained: why
+	// Cause is what Err is beside its text.
+	Cause *Cause `json:"cause,omitempty"`
+	// Explanation is, if the request has Explain, a mapreduce.Explanation.
+	Explanation json.RawMessage `json:"explanation,omitempty"`
 }
 
 // CallResult is what a call of Run is to return: a mapreduce.Result, or an error.
 type CallResult struct {
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`
+	Cause  *Cause          `json:"cause,omitempty"` // of the error
 }
 
 // Progress is sent a few times a second while work is done. A worker ends
@@ -215,7 +222,6 @@ type PlanResult struct {
 	Ticket []byte          `json:"ticket"` // of the output
 	Notes  []string        `json:"notes,omitempty"`
 	Why    []string        `json:"why,omitempty"`
-	Memory int64           `json:"memory"` // what the program asked for per task, 0: nothing
 	// SideInputs are those of the job, each once.
 	SideInputs []SideFile `json:"side_inputs,omitempty"`
 	// Gang is set if all map tasks are to run at once. Splits are then those of the map tasks, each with a share of
@@ -290,6 +296,8 @@ type Error struct {
 	// Input names a run of Request.Reduce.Runs that is damaged, which is nobody's
 	// fault but its maker's disk's.
 	Input string `json:"input,omitempty"`
+	// Cause is what the error is beside its text; nil: nobody knows.
+	Cause *Cause `json:"cause,omitempty"`
 }
 
 func (e *Error) Error() string { return e.Message }

@@ -91,7 +91,7 @@ func TestContent(t *testing.T) {
 	write(t, j, Mapped{Job: "b", Map: mapped(1, 9), Reset: []uint32{1}})
 	write(t, j, Broadcast{"b", 0, []byte("first")})
 	write(t, j, Broadcast{"b", 1, []byte("second")}, Broadcast{"b", 2, nil})
-	write(t, j, Ends{"a", Ending{Reason: "why", Cancelled: true, Aborting: true}})
+	write(t, j, Ends{"a", Ending{Reason: "why", Cause: "cause", Cancelled: true, Aborting: true}})
 	write(t, j, Kept{"b", State{Rounds: 10, Digest: "older"}}, Kept{"b", State{20, true, "digest", 7, "older"}})
 
 	check := func(j *Journal) {
@@ -106,7 +106,7 @@ func TestContent(t *testing.T) {
 					Job: one, Plan: &plan, Reduces: []Reduce{reduced(2)}, Totals: totals, State: &State{20, true, "digest", 7, "older"},
 					Resets: map[uint32]uint32{0: 1, 1: 2}, Broadcasts: [][]byte{[]byte("first"), []byte("second"), {}},
 				},
-				{Job: two, Resets: map[uint32]uint32{}, Ending: &Ending{"why", true, true}},
+				{Job: two, Resets: map[uint32]uint32{}, Ending: &Ending{"why", "cause", true, true}},
 			},
 			Workers: []Worker{{"w", []byte("hello"), true, true}},
 		}

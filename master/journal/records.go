@@ -64,6 +64,7 @@ type Totals struct {
 // Ending is why a job is to end before it is done.
 type Ending struct {
 	Reason    string `json:"reason"`
+	Cause     string `json:"cause,omitempty"`     // schedule.JobEnded.Cause: of what failed
 	Cancelled bool   `json:"cancelled,omitempty"` // by somebody; else it failed
 	// Aborting: what it left of its output is being removed. Else it was only asked for.
 	Aborting bool `json:"aborting,omitempty"`

@@ -106,6 +106,8 @@ type (
 		Attempt Attempt
 		Worker  string
 		Error   string
+		// Cause is what the error is beside its text, in words of the caller's: JobEnded has it if this ends the job.
+		Cause string
 		// Permanent: another attempt would fail in the same way.
 		Permanent bool
 		// Infrastructure: it is no fault of the task's: it counts as a lost
@@ -222,6 +224,7 @@ type (
 	JobEnded struct {
 		Job       string
 		Error     string
+		Cause     string // that of the failure that ended it, or NoWorkers or Refused; "": nobody knows
 		Cancelled bool
 		// Left: but for stage Abort, which waits for a worker that can do it. JobCleared follows.
 		Left bool
@@ -249,6 +252,12 @@ type (
 		Until  time.Duration
 		Why    string
 	}
+)
+
+// What JobEnded.Cause says where no attempt's failure ended the job.
+const (
+	NoWorkers = "no workers" // none that could take its attempts was there for too long
+	Refused   = "refused"    // it has more tasks, or more of something, than may be
 )
 
 // GangMember is an attempt of a gang, and where it runs.
@@ -285,6 +294,9 @@ type Config struct {
 	// Settle is how long after a restart nothing of the restored jobs is launched while
 	// expected workers have not come back; 3 s. Negative: not at all.
 	Settle time.Duration
+	// GangWait is how long a gang waits before room is kept for it as it becomes free, and before one that has
+	// lost a member gives up the others' room; 5 s.
+	GangWait time.Duration
 	// MaxTasks bounds the splits of a job (2^20), MaxOutputs splits x partitions (2^22).
 	MaxTasks, MaxOutputs int
 }

@@ -14,24 +14,36 @@ const manyRetries = 16
 // assign gives tasks to free slots until one of both has run out. Between calls no
 // free slot fits a waiting task, so it only costs something where something has changed.
 func (s *State) assign() {
-	for k := range s.queues {
-		q := &s.queues[k]
-		var skipped []*job
-		for len(q.jobs) > 0 && s.all.pools[k].any() {
-			j := q.jobs[0]
-			if j.restored && s.settles || !s.place(j, k) {
-				// It may have gone from the queue by itself.
-				if at := j.place[k] - 1; at >= 0 {
-					heap.Remove(q, at)
-				}
-				skipped = append(skipped, j)
-			}
+	for range assignTurns {
+		for k := range s.queues {
+			s.assignKind(k)
 		}
-		for _, j := range skipped {
-			s.touch(j)
+		if len(s.gangs) == 0 || !s.seatGangs() {
+			break
 		}
 	}
 	s.speculate()
+}
+
+// assignTurns bounds how often assign begins anew because a gang has let go of something.
+const assignTurns = 8
+
+func (s *State) assignKind(k int) {
+	q := &s.queues[k]
+	var skipped []*job
+	for len(q.jobs) > 0 && (s.all.pools[k].any() || k == mapSlot && s.keptSlots > 0) {
+		j := q.jobs[0]
+		if j.restored && s.settles || !s.place(j, k) {
+			// It may have gone from the queue by itself.
+			if at := j.place[k] - 1; at >= 0 {
+				heap.Remove(q, at)
+			}
+			skipped = append(skipped, j)
+		}
+	}
+	for _, j := range skipped {
+		s.touch(j)
+	}
 }
 
 // place launches one task of a job, if it can.
@@ -44,16 +56,16 @@ func (s *State) place(j *job, kind int) bool {
 	if j.full() && !(again && j.running[mapSlot] == 0 && s.giveWay(j, false)) {
 		return false
 	}
-	if s.placeAnywhere(j, st, kind) {
+	if s.placeAnywhere(j, st, kind) || again && s.placeKept(j, st) {
 		return true
 	}
 	return again && j.running[mapSlot] == 0 && s.fleetOf(j).pools[kind].best(j.TaskMemory, nil, nil) == nil &&
-		s.giveWay(j, true) && s.placeAnywhere(j, st, kind)
+		s.giveWay(j, true) && (s.placeAnywhere(j, st, kind) || s.placeKept(j, st))
 }
 
 func (s *State) placeAnywhere(j *job, st *stage, kind int) bool {
 	if st.kind == Map && j.gang != nil {
-		return s.placeMember(j, st, false)
+		return s.placeGang(j, st)
 	}
 	fleet := s.fleetOf(j)
 	pool, need := fleet.pools[kind], j.TaskMemory

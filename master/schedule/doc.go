@@ -12,6 +12,9 @@
 // from those that run; jobs of one priority get equal numbers of slots. Memory is not kept free for a job
 // whose attempts take much: it may wait for as long as others fill the gaps.
 //
+// The members of a gang are placed all or nothing, in the order of priority and waiting. Room is kept for one that has waited for
+// Config.GangWait and that only ordinary attempts keep out; see gangplace.go.
+//
 // A job of a platform is given to workers of that platform alone. One that no worker could run, were it free,
 // waits for Config.NoWorkers and fails. Then, and in any other case in which nobody is there to do it, those who wait are told
 // of the job's end, and stage Abort is left until a worker comes.

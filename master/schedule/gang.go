@@ -31,7 +31,11 @@ type gang struct {
 	vain       int    // groups that broke, or were not formed, one after the other without a round
 	why        string // the last one was
 
-	crowd timer // when a task that waits for a slot may share one
+	waits bool          // members wait to be placed
+	since time.Duration // since when
+	kept  []seating     // room that is kept for them
+	wait  timer         // when more may be done for them
+
 	again timer // when a group that could not be formed is ordered again
 }
 
@@ -44,7 +48,7 @@ type membership struct {
 
 func (s *State) newGang(j *job) *gang {
 	g := &gang{best: -1}
-	g.crowd.fire = func(s *State) { s.crowd(j) }
+	g.wait.fire = func(s *State) { s.gangTimer(j) }
 	g.again.fire = func(s *State) { s.form(j) }
 	return g
 }
@@ -235,85 +239,18 @@ func (s *State) left(a *attempt, why string) {
 	}
 }
 
+// setDone has members be of use one by one from now on.
+func (s *State) setDone(j *job) {
+	g := j.gang
+	g.done, g.waits = true, false
+	s.timers.stop(&g.wait)
+	s.unkeep(j)
+}
+
 // gangDone notes that a member has come to the end.
 func (s *State) gangDone(id string) {
 	if j := s.jobs[id]; j != nil && j.gang != nil {
-		j.gang.done = true
-	}
-}
-
-// ---- where members run ----
-
-// nextMember is the task that is to be placed first, if one waits.
-func (st *stage) nextMember() (i uint32, ok bool) {
-	r := st.retries.next(0)
-	if r < 0 {
-		r = st.open.next(0)
-	}
-	if r < 0 {
-		return 0, false
-	}
-	return st.taskAt(r), true
-}
-
-// placeMember launches a member of a gang, preferably at a worker that has none. crowded: also at one without a free
-// slot that has a member: the others hold their slots and can't do anything without it.
-func (s *State) placeMember(j *job, st *stage, crowded bool) bool {
-	i, ok := st.nextMember()
-	if !ok {
-		return false
-	}
-	here := map[*worker]int{}
-	for a := st.running.first; a != nil; a = st.running.next(a) {
-		if a.w != nil {
-			here[a.w]++
-		}
-	}
-	fleet, t := s.fleetOf(j), &st.tasks[i]
-	var best *worker
-	var score int32
-	avoids := t.queue == shy && fleet.usableBut(t.avoid)
-	for _, w := range s.workerList {
-		if s.workers[w.ID] != w || avoids && w == t.avoid || !w.usable() || fleet != s.all && w.fleet != fleet {
-			continue
-		}
-		need := j.TaskMemory
-		if need <= 0 {
-			need = w.share()
-		}
-		free := w.room(mapSlot).score
-		if w.freeMem() < need || free == 0 && !(crowded && here[w] > 0) {
-			continue
-		}
-		if best == nil || best == t.avoid || w != t.avoid && (here[w] < here[best] || here[w] == here[best] && free > score) {
-			best, score = w, free
-		}
-	}
-	if best == nil {
-		return false
-	}
-	s.launch(st, i, best, false)
-	return true
-}
-
-// crowd has members share slots that have waited for one for long enough.
-func (s *State) crowd(j *job) {
-	st := j.stages[Map]
-	if !st.active() || j.restored && s.settles {
-		s.crowdLater(st)
-		return
-	}
-	for st.running.n > 0 && !j.full() && s.placeMember(j, st, true) {
-		continue
-	}
-	s.crowdLater(st)
-}
-
-// crowdLater looks again after a while whether members wait for slots.
-func (s *State) crowdLater(st *stage) {
-	if st.active() && st.pending() > 0 {
-		// One that is free elsewhere, where it failed last perhaps, comes first.
-		s.timers.set(&st.job.gang.crowd, s.now+max(s.cfg.LocalWait, 0)+time.Second)
+		s.setDone(j)
 	}
 }
 
@@ -324,6 +261,7 @@ type GangView struct {
 	Together bool
 	Groups   int    // that were formed, as far as this master knows
 	Why      string // the last one broke
+	Kept     int    // members for whom room is kept as it becomes free
 }
 
 func (j *job) gangView() *GangView {
@@ -335,7 +273,7 @@ func (j *job) gangView() *GangView {
 	if st == nil {
 		return nil
 	}
-	v := &GangView{Members: len(st.tasks), Together: g.state == together, Groups: g.groups, Why: g.why}
+	v := &GangView{Members: len(st.tasks), Together: g.state == together, Groups: g.groups, Why: g.why, Kept: len(g.kept)}
 	for a := st.running.first; a != nil; a = st.running.next(a) {
 		if a.ready {
 			v.Ready++

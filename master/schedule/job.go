@@ -94,6 +94,7 @@ type job struct {
 	ended         bool
 	left          bool   // JobEnded was said, and Abort waits for a worker
 	ending        string // why it ends, when Abort has begun
+	cause         string // see JobEnded
 	cancelled     bool
 	restored      bool
 	published     bool // an attempt to publish may have run
@@ -281,7 +282,7 @@ func (s *State) enqueue(st *stage, i uint32, how uint8) {
 		st.job.paths.set(st, i, true)
 	}
 	if st.kind == Map && st.job.gang != nil {
-		s.crowdLater(st)
+		s.gangWaits(st.job)
 	}
 	s.touch(st.job)
 }
@@ -406,6 +407,9 @@ func (s *State) enter(j *job, to Stage) {
 		s.want(st, uint32(i))
 	}
 	s.touch(j)
+	if to == Map && j.gang != nil {
+		s.checkCapable(j)
+	}
 	s.advance(j)
 }
 
@@ -459,6 +463,9 @@ func (s *State) shape(j *job, p *Planned) error {
 	if p.Gang && n < 1 {
 		return fmt.Errorf("a gang without members")
 	}
+	if p.Gang && j.MaxSlots > 0 && n > j.MaxSlots {
+		return fmt.Errorf("its %d members run at once, and it may have %d attempts at once: allow for more slots", n, j.MaxSlots)
+	}
 	j.parts, j.width = p.Partitions, width
 	st := newStage(j, Map, n)
 	j.stages[Map] = st
@@ -478,6 +485,7 @@ func (s *State) shape(j *job, p *Planned) error {
 	}
 	if p.Gang {
 		j.gang = s.newGang(j)
+		s.gangs = append(s.gangs, j)
 		return nil // near what a share begins with is no reason to wait
 	}
 	j.paths = newPaths(p.Splits)
@@ -497,7 +505,9 @@ func (s *State) halt(j *job, why string) {
 		s.timers.stop(&st.spec)
 		if st.kind == Map && j.gang != nil {
 			s.timers.stop(&j.gang.again)
-			s.timers.stop(&j.gang.crowd)
+			s.timers.stop(&j.gang.wait)
+			j.gang.waits = false
+			s.unkeep(j)
 		}
 		st.nearQueue = nil
 		if st.pending() > 0 || st.kind == Map {
@@ -529,7 +539,7 @@ func (s *State) finishWith(j *job, why string, cancelled bool) {
 	if j.ended || j.stage == Abort {
 		return
 	}
-	j.ending, j.cancelled = why, cancelled
+	j.ending, j.cancelled, j.cause = why, cancelled, s.cause
 	if cancelled {
 		why = "the job was cancelled"
 	} else {
@@ -544,6 +554,14 @@ func (s *State) finishWith(j *job, why string, cancelled bool) {
 		return
 	}
 	s.end(j)
+}
+
+// because does something that may end a job, whose cause is then known.
+func (s *State) because(cause string, do func()) {
+	was := s.cause
+	s.cause = cause
+	do()
+	s.cause = was
 }
 
 func (s *State) end(j *job) {
@@ -566,7 +584,7 @@ func (s *State) end(j *job) {
 	if j.left {
 		s.emit(JobCleared{Job: j.ID})
 	} else {
-		s.emit(JobEnded{Job: j.ID, Error: j.ending, Cancelled: j.cancelled})
+		s.emit(JobEnded{Job: j.ID, Error: j.ending, Cause: j.cause, Cancelled: j.cancelled})
 	}
 	if j.restored {
 		s.settled()
@@ -578,11 +596,11 @@ func (s *State) tooLong(j *job) {
 	if j.ended || s.capable(j) {
 		return
 	}
-	if j.running[mapSlot]+j.running[reduceSlot] > 0 {
+	if j.running[mapSlot]+j.running[reduceSlot] > 0 && !j.gangWaits() {
 		s.timers.set(&j.noWorker, s.now+s.cfg.NoWorkers) // on workers that are about to leave
 		return
 	}
-	s.finishWith(j, s.noWorkerText(j), false)
+	s.because(NoWorkers, func() { s.finishWith(j, s.noWorkerText(j), false) })
 	if !j.ended {
 		s.leaveBehind(j)
 	}
@@ -591,7 +609,7 @@ func (s *State) tooLong(j *job) {
 // leaveBehind ends a job for those who wait for it, while its stage Abort waits for a worker.
 func (s *State) leaveBehind(j *job) {
 	s.emit(Note{Job: j.ID, Text: "what is left of its output will be removed when a worker is there: " + s.waitText(j)})
-	s.emit(JobEnded{Job: j.ID, Error: j.ending, Cancelled: j.cancelled, Left: true})
+	s.emit(JobEnded{Job: j.ID, Error: j.ending, Cause: j.cause, Cancelled: j.cancelled, Left: true})
 	j.left = true
 	s.timers.stop(&j.noWorker)
 	// It may be for long.
@@ -608,6 +626,8 @@ func (s *State) waitText(j *job) string {
 		return "there is no worker"
 	case f == s.nobody:
 		return fmt.Sprintf("no worker runs %s programs", j.Platform)
+	case best.score > 0 && j.gangWaits():
+		return s.gangText(j)
 	case best.score == 0 && j.Platform != "":
 		return fmt.Sprintf("no worker that runs %s programs takes anything: those that are there (%d) leave or do not answer", j.Platform, f.members)
 	case best.score == 0:
@@ -620,6 +640,8 @@ func (s *State) waitText(j *job) string {
 func (s *State) noWorkerText(j *job) string {
 	hint := "start a worker"
 	switch f := s.fleetOf(j); {
+	case f.capacities.tree[1].score > 0 && j.gangWaits():
+		hint = "start more or larger workers, or submit it with less memory per task"
 	case f.capacities.tree[1].score > 0:
 		hint = "start a larger worker, or submit it with less memory per task"
 	case s.live > 0 && f == s.nobody:

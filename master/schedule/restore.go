@@ -18,6 +18,7 @@ type RestoredJob struct {
 	// Aborting: it was ending, for the reason Ending, or Cancelled.
 	Aborting  bool
 	Ending    string
+	Cause     string // see JobEnded
 	Cancelled bool
 	// Left: JobEnded was said with Left. It needs no Planned.
 	Left bool
@@ -58,7 +59,7 @@ func (s *State) restore(r *RestoredJob) {
 		return
 	}
 	if r.Aborting || r.Left || err != nil {
-		j.ending, j.cancelled = r.Ending, r.Cancelled
+		j.ending, j.cause, j.cancelled = r.Ending, r.Cause, r.Cancelled
 		if err != nil && j.ending == "" {
 			j.ending = err.Error()
 		}

@@ -20,6 +20,7 @@ type State struct {
 	gone    int    // ended ones in jobList
 	jobSeq  int
 	queues  [kinds]jobQueue
+	cause   string   // of what ends a job now: see JobEnded
 	copies  []*stage // that could do with a copy of a slow task
 
 	workers    map[string]*worker
@@ -35,6 +36,8 @@ type State struct {
 	aside        int
 	expected     int
 	leavers      []*worker // may have nothing left
+	gangs        []*job    // whose members run, or wait to
+	keptSlots    int       // that are kept for gangs
 
 	settle  timer
 	settles bool // restored jobs wait
@@ -54,6 +57,7 @@ const (
 	defaultNoWorkers      = 5 * time.Minute
 	defaultLocalWait      = 3 * time.Second
 	defaultSettle         = 3 * time.Second
+	defaultGangWait       = 5 * time.Second
 	defaultMaxTasks       = 1 << 20
 	defaultMaxOutputs     = 1 << 22
 
@@ -81,6 +85,7 @@ func New(cfg Config) *State {
 	orDefault(&cfg.NoWorkers, defaultNoWorkers)
 	orDefault(&cfg.LocalWait, defaultLocalWait)
 	orDefault(&cfg.Settle, defaultSettle)
+	orDefault(&cfg.GangWait, defaultGangWait)
 	orDefault(&cfg.MaxTasks, defaultMaxTasks)
 	orDefault(&cfg.MaxOutputs, defaultMaxOutputs)
 	s := &State{
@@ -94,7 +99,7 @@ func New(cfg Config) *State {
 	for k := range s.queues {
 		s.queues[k].kind = k
 	}
-	s.settle.fire = func(s *State) { s.settles = false }
+	s.settle.fire = func(s *State) { s.settleDown() }
 	return s
 }
 
@@ -296,6 +301,9 @@ func (s *State) attach(a *attempt, w *worker) {
 	k := kindOf(st.kind)
 	w.used[k]++
 	w.usedMem += a.mem
+	if a.member() {
+		w.members = hold{w.members.slots + 1, w.members.mem + a.mem}
+	}
 	w.attempts.add(a)
 	s.moved(w)
 	t := &st.tasks[a.task]
@@ -338,6 +346,9 @@ func (s *State) detach(a *attempt) {
 	}
 	w.used[kindOf(a.st.kind)]--
 	w.usedMem -= a.mem
+	if a.member() {
+		w.members = hold{w.members.slots - 1, w.members.mem - a.mem}
+	}
 	w.attempts.remove(a)
 	a.w = nil
 	s.moved(w)
@@ -444,7 +455,9 @@ func (s *State) remember(a *attempt, state, why string) {
 	j.attemptsEnded = append(j.attemptsEnded, v)
 }
 
-func (s *State) failedEvent(e Failed) {
+func (s *State) failedEvent(e Failed) { s.because(e.Cause, func() { s.failure(e) }) }
+
+func (s *State) failure(e Failed) {
 	a, err := s.find(e.Attempt)
 	if err != nil || a.w == nil || a.w.ID != e.Worker || a.claimed {
 		return
@@ -551,7 +564,7 @@ func (s *State) finished(e Finished) {
 	st.took.add(s.now - a.started)
 	s.drop(a)
 	if a.member() {
-		j.gang.done = true // it could not have come to its end otherwise
+		s.setDone(j) // it could not have come to its end otherwise
 	}
 	if up := s.workers[e.Worker]; w == nil && up != nil && !up.expected {
 		w = up // it was away for a moment
@@ -577,7 +590,7 @@ func (s *State) commit(st *stage, i uint32, number uint32, epoch uint64, w *work
 	case Plan:
 		if err := s.shape(j, e.Planned); err != nil {
 			j.prepared = true
-			s.finishWith(j, err.Error(), false)
+			s.because(Refused, func() { s.finishWith(j, err.Error(), false) })
 			return
 		}
 		s.enter(j, Map)

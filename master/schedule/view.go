@@ -24,6 +24,7 @@ type JobView struct {
 	Reruns      int    // map tasks that were run again since their output was lost
 	Resets      int    // reduce tasks that were begun anew since a map output changed
 	Ending      string // in stage Abort: why the job ends
+	Cause       string // the same, as in JobEnded
 	Cancelled   bool
 	// Waiting says why nothing of the job runs; "" if something does.
 	Waiting string
@@ -71,7 +72,7 @@ func (s *State) Job(id string) (v JobView, ok bool) {
 	return JobView{
 		Job: j.Job, Stage: j.stage, Map: j.stages[Map].view(), Reduce: j.stages[Reduce].view(),
 		Running: j.running[mapSlot] + j.running[reduceSlot],
-		Reruns:  int(j.reruns), Resets: int(j.resets), Ending: j.ending, Cancelled: j.cancelled,
+		Reruns:  int(j.reruns), Resets: int(j.resets), Ending: j.ending, Cause: j.cause, Cancelled: j.cancelled,
 		Waiting: s.waiting(j), Gang: j.gangView(),
 	}, true
 }
@@ -202,8 +203,15 @@ func (s *State) Changes(f Finished) []uint32 {
 }
 
 func (s *State) waiting(j *job) string {
-	if st := j.stages[Map]; j.stage == Map && j.gang != nil && st.pending() > 0 && st.running.n > 0 && !(j.restored && s.settles) {
-		return fmt.Sprintf("%d of %d members wait for a free slot or enough memory, and the others for them", st.pending(), len(st.tasks))
+	if st := j.stages[Map]; j.gangWaits() && st.pending() > 0 && !(j.restored && s.settles) && s.capable(j) {
+		what := fmt.Sprintf("its %d members run at once, and there is no room for all of them now", len(st.tasks))
+		if st.begun() {
+			what = fmt.Sprintf("%d of %d members wait for a free slot or enough memory, and the others for them", st.pending(), len(st.tasks))
+		}
+		if len(j.gang.kept) > 0 {
+			what += "; it is kept for them as it becomes free"
+		}
+		return what
 	}
 	if j.running[mapSlot]+j.running[reduceSlot] > 0 {
 		return ""

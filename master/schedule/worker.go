@@ -21,6 +21,8 @@ type worker struct {
 
 	used     [kinds]int
 	usedMem  int64
+	members  hold // of that, what those of gangs have
+	kept     hold // for gangs, beside what is used
 	attempts list
 
 	expected, suspect, draining, left bool
@@ -85,10 +87,13 @@ func (w *worker) share() int64 {
 
 func (w *worker) room(kind int) room {
 	free := w.Slots - w.used[kind]
+	if kind == mapSlot {
+		free -= w.kept.slots
+	}
 	if free <= 0 || !w.usable() {
 		return noRoom
 	}
-	r := room{score: score(free, w.Slots), mem: w.freeMem()}
+	r := room{score: score(free, w.Slots), mem: max(w.freeMem()-w.kept.mem, 0)}
 	if r.mem >= w.share() {
 		r.share = r.score
 	}
@@ -195,12 +200,19 @@ func (s *State) setCapacity(w *worker, r room) {
 		for _, j := range s.jobList {
 			s.checkCapable(j)
 		}
+		return
+	}
+	for _, j := range s.gangs { // they may need several
+		s.checkCapable(j)
 	}
 }
 
 // capable says whether a worker is there that could run a job's attempts, had it nothing else to do.
 func (s *State) capable(j *job) bool {
 	best := s.fleetOf(j).capacities.tree[1]
+	if j.gangWaits() {
+		return best.score > 0 && s.fitsEver(j)
+	}
 	return best.score > 0 && (j.TaskMemory <= 0 || best.mem >= j.TaskMemory)
 }
 
@@ -413,6 +425,9 @@ func (s *State) workerDown(w *worker) {
 			j.touched[at] &^= 1 << (w.index % 64)
 		}
 	}
+	for _, j := range s.gangs {
+		s.checkCapable(j)
+	}
 	s.freeIndex = append(s.freeIndex, w.index)
 	s.settled()
 }
@@ -448,10 +463,21 @@ func (s *State) move(st *stage, i uint32) {
 	s.want(st, i)
 }
 
+// settleDown lets restored jobs go on. Gangs have waited since now.
+func (s *State) settleDown() {
+	s.settles = false
+	for _, j := range s.gangs {
+		if j.restored && j.gang.waits {
+			j.gang.since = s.now
+			s.gangTimer(j)
+		}
+	}
+}
+
 // settled lets restored jobs go on when nobody is waited for any more.
 func (s *State) settled() {
 	if s.settles && s.expected == 0 {
-		s.settles = false
+		s.settleDown()
 		s.timers.stop(&s.settle)
 	}
 }

@@ -80,6 +80,7 @@ type progress struct {
 	room  [wire.ChunkSize]byte
 	since time.Time // nothing has come
 	named bool      // the log has said so
+	told  bool      // so have others been, over streams
 }
 
 func (c *progress) init(e *end) {
@@ -123,12 +124,19 @@ func (e *end) reduce(ctx context.Context, v Vector) error {
 		return e.err() // whoever shuts it has broken it
 	}
 	defer e.gate.leave()
-	e.calls.Add(1) // empty ones too: else the next call of one member would be this one of another
+	number := e.calls.Add(1) // empty ones too: else the next call of one member would be this one of another
+	over := e.streams != nil && e.streams.begins(number, v, whatOf(number, v))
+	if e.cause.Load() != nil {
+		return e.err()
+	}
 	if e.members == 1 || v.Len() == 0 {
 		return nil
 	}
 	e.waiting.Store(true)
 	defer e.waiting.Store(false)
+	if over {
+		return e.streams.reduce(ctx, number, v, whatOf(number, v))
+	}
 	c := &e.call
 	if err := c.begin(v); err != nil {
 		return err
@@ -187,7 +195,7 @@ func whatOf(call uint64, v Vector) uint32 {
 func (c *progress) run(ctx context.Context) error {
 	e := c.e
 	g := e.counts
-	c.pause, c.since, c.named = c.firstPause(), time.Time{}, false
+	c.pause, c.since, c.named, c.told = c.firstPause(), time.Time{}, false, false
 	for {
 		c.take()
 		if c.taken == c.blocks {
@@ -466,6 +474,10 @@ func (c *progress) complain() {
 	switch {
 	case c.since.IsZero():
 		c.since = now
+		return
+	case e.streams != nil && !c.told && now.Sub(c.since) >= waitBefore:
+		c.told = true
+		e.streams.announce(e.calls.Load(), c.what)
 		return
 	case c.named || now.Sub(c.since) < e.node.opts.Patience:
 		return

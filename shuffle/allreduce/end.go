@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -59,6 +60,7 @@ type end struct {
 	closing sync.Once
 	gone    chan struct{} // all is given back
 
+	streams *streams // nil: all calls go by frames
 	calling atomic.Bool
 	calls   atomic.Uint64 // begun
 	waiting atomic.Bool
@@ -66,7 +68,10 @@ type end struct {
 }
 
 // failure is why an end is broken.
-type failure struct{ err error }
+type failure struct {
+	err     error
+	outside bool // it came from who formed the group: nothing of this member is the reason, unless err says so
+}
 
 // elements is memory for blocks, each with a mark.
 type elements struct {
@@ -82,16 +87,31 @@ func checkSpec(spec *shuffle.GroupSpec) error {
 	if spec.Token == 0 || n < 1 || n > wire.MaxMembers || spec.Rank < 0 || spec.Rank >= n || spec.Bits < minBits || spec.Bits > maxBits {
 		return fmt.Errorf("all-reduce %q: token %#x, member %d of %d, room for 2^%d blocks make no group: %w", spec.Name, spec.Token, spec.Rank, n, spec.Bits, shuffle.ErrRefused)
 	}
+	if spec.Streams > shuffle.StreamsAlways {
+		return fmt.Errorf("all-reduce %q: there is no use %d of streams: %w", spec.Name, spec.Streams, shuffle.ErrRefused)
+	}
 	for i, m := range spec.Members {
 		if !m.Address.IsValid() || m.Address.Port() == 0 {
 			return fmt.Errorf("all-reduce %q: member %d (%s) has the address %s: %w", spec.Name, i, m.Name, m.Address, shuffle.ErrRefused)
+		}
+		if m.Stream < 0 || m.Stream > math.MaxUint16 || m.Stream == 0 && spec.Streams == shuffle.StreamsAlways {
+			return fmt.Errorf("all-reduce %q: streams are used %s, and member %d (%s) takes them at port %d: %w", spec.Name, spec.Streams, i, m.Name, m.Stream, shuffle.ErrRefused)
 		}
 	}
 	return nil
 }
 
+// hasStreams says whether calls of an end may go over streams.
+func (e *end) hasStreams() bool { return usesStreams(&e.spec) }
+
+// usesStreams says whether a group has streams: all members take them, and its spec does not forbid it.
+func usesStreams(spec *shuffle.GroupSpec) bool {
+	none := func(m shuffle.GroupMember) bool { return m.Stream == 0 }
+	return len(spec.Members) > 1 && spec.Streams != shuffle.StreamsNever && !slices.ContainsFunc(spec.Members, none)
+}
+
 func sameSpec(a, b *shuffle.GroupSpec) bool {
-	return a.Job == b.Job && a.Secret == b.Secret && a.Mode == b.Mode && a.Token == b.Token && a.Name == b.Name && a.Rank == b.Rank && a.Bits == b.Bits &&
+	return a.Job == b.Job && a.Secret == b.Secret && a.Mode == b.Mode && a.Token == b.Token && a.Name == b.Name && a.Rank == b.Rank && a.Bits == b.Bits && a.Streams == b.Streams &&
 		slices.Equal(a.Members, b.Members)
 }
 
@@ -99,6 +119,9 @@ func sameSpec(a, b *shuffle.GroupSpec) bool {
 func (n *Node) open(spec shuffle.GroupSpec) (*end, error) {
 	if spec.Mode == shuffle.KernelOnly && n.kernel == nil {
 		return nil, fmt.Errorf("all-reduce %q: mode %s, and no kernel's help here: %w", spec.Name, spec.Mode, shuffle.ErrRefused)
+	}
+	if usesStreams(&spec) && n.opts.Streams == nil {
+		return nil, fmt.Errorf("all-reduce %q: streams are used %s, and none are taken here: %w", spec.Name, spec.Streams, shuffle.ErrRefused)
 	}
 	spec.Members = slices.Clone(spec.Members)
 	e := &end{
@@ -123,11 +146,12 @@ func (n *Node) open(spec shuffle.GroupSpec) (*end, error) {
 		if err := e.reserve(); err != nil {
 			return nil, err
 		}
-		return e, nil
-	}
-	if err := e.publish(); err != nil {
+	} else if err := e.publish(); err != nil {
 		e.giveBack()
 		return nil, err
+	}
+	if e.hasStreams() {
+		e.streams = newStreams(e)
 	}
 	return e, nil
 }
@@ -140,6 +164,9 @@ func (e *end) take() error {
 	n := e.node
 	sums, results := e.size()
 	e.cost = int64(sums+results) * (wire.ChunkSize + 8)
+	if e.hasStreams() {
+		e.cost += int64(e.members-1) * readRoom
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -313,6 +340,9 @@ func (e *end) shut() {
 			atomic.StoreUint64(&e.counts.Token, 0)
 		}
 		e.gate.shut()
+		if e.streams != nil {
+			e.streams.close()
+		}
 		if e.kernel {
 			quiet = n.kernel.Quiesce()
 		}
@@ -341,8 +371,13 @@ func (n *Node) editTokens(f func(map[uint64]*end)) {
 }
 
 // fail breaks the end, unless it is broken already.
-func (e *end) fail(err error) {
-	if e.cause.CompareAndSwap(nil, &failure{err}) {
+func (e *end) fail(err error) { e.breaks(&failure{err: err}) }
+
+// failFor is fail for a reason that somebody else gives.
+func (e *end) failFor(err error) { e.breaks(&failure{err, true}) }
+
+func (e *end) breaks(f *failure) {
+	if e.cause.CompareAndSwap(nil, f) {
 		close(e.broken)
 	}
 }
@@ -405,7 +440,7 @@ type control struct{ n *Node }
 func (n *Node) Control() shuffle.ReduceControl { return control{n} }
 
 func (c control) ReduceEndpoint(context.Context) (shuffle.Endpoint, error) {
-	return shuffle.Endpoint{Port: c.n.opts.Port, Kernel: c.n.kernel != nil, Frame: wire.FrameSize}, nil
+	return shuffle.Endpoint{Port: c.n.opts.Port, Kernel: c.n.kernel != nil, Frame: wire.FrameSize, Stream: c.n.streamPort()}, nil
 }
 
 func (c control) OpenGroup(ctx context.Context, spec shuffle.GroupSpec) (shuffle.GroupGrant, error) {
@@ -470,6 +505,9 @@ func (c control) GroupStatus(_ context.Context, token uint64) (shuffle.GroupStat
 		s.Results = atomic.LoadUint32(&e.counts.Stored)
 		e.gate.leave()
 	}
+	if e.streams != nil {
+		s.Results += e.streams.came.Load()
+	}
 	return s, nil
 }
 
@@ -478,7 +516,7 @@ func (c control) BreakGroup(_ context.Context, token uint64, reason string) erro
 	if err != nil {
 		return err
 	}
-	e.fail(reasonOf(e.spec.Members, reason))
+	e.failFor(reasonOf(e.spec.Members, reason))
 	return nil
 }
 
@@ -497,7 +535,7 @@ func (c control) CloseGroup(ctx context.Context, token uint64) error {
 	if err != nil {
 		return err
 	}
-	e.fail(errors.New("the group was closed"))
+	e.failFor(errors.New("the group was closed"))
 	e.shut()
 	return nil
 }

@@ -50,6 +50,9 @@ type FormSpec struct {
 	// Bits is log2 of the blocks of a reducer that there is room for, twice the window: 2 to 12. 0: chosen by
 	// the number of members.
 	Bits int
+	// Streams says which calls go over streams, TCP, instead of frames: by default those of large vectors, if all members take
+	// streams. StreamsAlways is an error if one does not.
+	Streams shuffle.StreamUse
 	// Patience is how long a member need not answer while others wait in a call, until the group is broken. 0: 10 s.
 	Patience time.Duration
 	Log      *slog.Logger // nil: nothing is logged
@@ -120,16 +123,24 @@ func Form(ctx context.Context, spec FormSpec) (*Formed, error) {
 		if m.Address.Port() == 0 {
 			m.Address = netip.AddrPortFrom(m.Address.Addr(), uint16(end.Port))
 		}
-		members[i] = shuffle.GroupMember{Name: m.Name, Address: m.Address}
+		members[i] = shuffle.GroupMember{Name: m.Name, Address: m.Address, Stream: end.Stream}
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	if i := slices.IndexFunc(members, func(m shuffle.GroupMember) bool { return m.Stream == 0 }); i >= 0 && n > 1 {
+		if spec.Streams == shuffle.StreamsAlways {
+			return nil, fmt.Errorf("all-reduce %q: streams are to be used always, and member %d (%s) takes none", spec.Name, i, members[i].Name)
+		}
+		spec.Streams = shuffle.StreamsNever
+	} else if n == 1 {
+		spec.Streams = shuffle.StreamsNever
+	}
 	opened := make([]bool, n)
 	err = f.each(func(i int, m *Member) error {
 		grant, err := m.Control.OpenGroup(ctx, shuffle.GroupSpec{
-			Job: spec.Job, Secret: spec.Secret, Mode: spec.Mode, Token: f.Token, Name: spec.Name, Rank: i, Members: members, Bits: spec.Bits,
+			Job: spec.Job, Secret: spec.Secret, Mode: spec.Mode, Token: f.Token, Name: spec.Name, Rank: i, Members: members, Bits: spec.Bits, Streams: spec.Streams,
 		})
 		if err != nil {
 			return err

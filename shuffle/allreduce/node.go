@@ -3,9 +3,11 @@
 package allreduce
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -42,11 +44,18 @@ type Options struct {
 	// Send sends frames that stand behind each other in b, all of size bytes but for a smaller last one, from
 	// Port. It keeps nothing of b. Several goroutines call it. receive.Receiver has it.
 	Send func(b []byte, size int, to netip.AddrPort) error
+	// Streams takes the connections by which large vectors come, TCP. The node closes it when it is closed. nil: groups that
+	// this host is a member of reduce by frames alone.
+	Streams net.Listener
+	// Dial connects to another member's. nil: as the system does.
+	Dial func(ctx context.Context, to netip.AddrPort) (net.Conn, error)
 	// Memory is how many bytes all groups together may take. 0: 256 MiB.
 	Memory int64
 	// Patience is after what time of waiting the log says for whom. 0: 10 s.
 	Patience time.Duration
 	Log      *slog.Logger // nil: nothing is logged
+
+	sizes streamSizes // for tests: the same at all members
 }
 
 // Node is a host's end of groups. Its methods may be called from several goroutines.
@@ -58,6 +67,7 @@ type Node struct {
 	jobs   *shuffle.JobSlots
 	counts counts
 	frames sync.Pool // of *[wire.FrameSize]byte
+	door   door
 
 	// tokens are the open ends, replaced as a whole, so that frames find theirs without a lock.
 	tokens atomic.Pointer[map[uint64]*end]
@@ -90,12 +100,14 @@ type Stats struct {
 	Woken   uint64               // times that a call was woken by results
 	Spun    uint64               // times that results came while a call watched for them, so that nobody had to be woken
 	Timers  uint64               // times that a call looked because nothing had come for a while
+	// Pieces came over streams; Strangers are connections that were dropped since they were no member's.
+	Pieces, Strangers uint64
 }
 
 type counts struct {
 	reasons [wire.Reasons]atomic.Uint64
 
-	sent, again, woken, spun, timers atomic.Uint64
+	sent, again, woken, spun, timers, pieces, strangers atomic.Uint64
 }
 
 // New makes a node. With a kernel's help its programs serve from now on what is opened.
@@ -131,6 +143,10 @@ func New(opts Options) (*Node, error) {
 		}
 		n.work.Add(1)
 		go n.keep()
+	}
+	if opts.Streams != nil {
+		n.work.Add(1)
+		go n.accept()
 	}
 	return n, nil
 }
@@ -249,6 +265,7 @@ func (n *Node) Stats() Stats {
 	}
 	s.Sent, s.Again = n.counts.sent.Load(), n.counts.again.Load()
 	s.Woken, s.Spun, s.Timers = n.counts.woken.Load(), n.counts.spun.Load(), n.counts.timers.Load()
+	s.Pieces, s.Strangers = n.counts.pieces.Load(), n.counts.strangers.Load()
 	return s
 }
 
@@ -262,6 +279,7 @@ func (n *Node) Close() error {
 	n.closed = true
 	n.mu.Unlock()
 	close(n.done)
+	n.shutDoor()
 	n.end(ErrClosed, func(shuffle.JobID) bool { return true })
 	n.work.Wait()
 	return nil

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // waitFor waits until something is so.
 func waitFor(t *testing.T, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !so(); time.Sleep(50 * time.Microsecond) {
+	for end := time.Now().Add(2 * time.Minute); !so(); time.Sleep(50 * time.Microsecond) {
 		if time.Now().After(end) {
 			t.Fatal("it never came to be")
 		}

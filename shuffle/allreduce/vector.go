@@ -53,6 +53,18 @@ func combine[T int32 | int64](op Op, dst, src []T) {
 	src = src[:len(dst)]
 	switch op {
 	case Sum:
+		for len(dst) >= 8 && len(src) >= 8 {
+			d, s := (*[8]T)(dst), (*[8]T)(src)
+			d[0] += s[0]
+			d[1] += s[1]
+			d[2] += s[2]
+			d[3] += s[3]
+			d[4] += s[4]
+			d[5] += s[5]
+			d[6] += s[6]
+			d[7] += s[7]
+			dst, src = dst[8:], src[8:]
+		}
 		for i, x := range src {
 			dst[i] += x
 		}

@@ -69,9 +69,7 @@ type Node struct {
 // New makes a node. With a kernel's help its programs serve from now on what is opened.
 func New(opts Options) (*Node, error) {
 	if opts.Memory <= 0 {
-		if opts.Memory = machineMemory() / 8; opts.Memory == 0 {
-			opts.Memory = defaultMemory
-		}
+		opts.Memory = DefaultMemory()
 	}
 	if opts.PerJob <= 0 {
 		opts.PerJob = opts.Memory / 2

@@ -56,7 +56,7 @@ func TestChecksums(t *testing.T) {
 			}
 			buf := make([]byte, 1<<16)
 			for range 2 {
-				if err := to.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				if err := to.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 					t.Fatal(err)
 				}
 				if n, err := to.Read(buf); err != nil || n != wire.FrameSize {

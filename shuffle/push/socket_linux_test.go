@@ -99,7 +99,7 @@ func TestSystemRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(t, false, 1)
-			s := sender(t, Options{Stall: 1200 * time.Millisecond})
+			s := sender(t, Options{Stall: 4 * time.Second})
 			var mu sync.Mutex
 			calls := 0
 			s.wrap = func(b batchConn) batchConn {
@@ -152,7 +152,7 @@ func TestStallTellsTheCause(t *testing.T) {
 func TestBlockedWayIsRemembered(t *testing.T) {
 	r := newReceiver(t, false, 1)
 	r.deaf = true
-	s := sender(t, Options{Stall: 1200 * time.Millisecond})
+	s := sender(t, Options{Stall: 4 * time.Second})
 	o, want := output(t, 3000, 1)
 	if _, err := s.Push(ctxFor(t), request(r, o, 1)); err != nil {
 		t.Fatal(err)

@@ -28,15 +28,27 @@ type fakeKernel struct {
 
 func newFakeKernel(t testing.TB, cpus int, before func(stream, seq uint32)) *fakeKernel {
 	t.Helper()
-	c, err := net.ListenUDP("udp", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := c.LocalAddr().(*net.UDPAddr).Port
-	c.Close()
+	port := freePort(t)
 	return &fakeKernel{
 		port: port, cpus: cpus,
 		Host: model.NewHost(model.Config{Limits: shuffle.Limits{Streams: 64, Targets: 16, Jobs: 4}, CPUs: cpus, Port: port, BeforeClaim: before}),
+	}
+}
+
+// freePort returns a port that nobody uses. Receivers come to it later, and one after the other, so it is none of those that
+// systems give to whoever asks for any port: in between, somebody's socket would have it now and then.
+func freePort(t testing.TB) int {
+	t.Helper()
+	for {
+		port := 15_000 + rand.IntN(15_000)
+		c, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
+		if err == nil {
+			c.Close()
+			return port
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -115,7 +127,7 @@ type patientLink struct {
 
 func (l *patientLink) send(frame []byte) {
 	l.link.send(frame)
-	for end := time.Now().Add(10 * time.Second); l.k != nil && !l.k.tabled() && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); l.k != nil && !l.k.tabled() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	l.k = nil

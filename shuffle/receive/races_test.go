@@ -326,7 +326,7 @@ func TestFinishFindsRoom(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(2 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("it waits for memory that it holds itself")
 	}
 }

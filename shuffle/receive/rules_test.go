@@ -76,7 +76,7 @@ func (s *stage) complete(o *output) bool {
 // counted waits until n frames have ended for a reason.
 func (s *stage) counted(reason wire.Reason, n uint64) {
 	s.t.Helper()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		got := s.r.Stats().Reasons[reason]
 		if got == n {
 			return
@@ -555,7 +555,7 @@ func TestAnswers(t *testing.T) {
 		wire.SetStamp(f, 12345+uint64(seq), true)
 		s.link.send(f)
 		b := make([]byte, 2000)
-		s.link.SetReadDeadline(time.Now().Add(5 * time.Second))
+		s.link.SetReadDeadline(time.Now().Add(time.Minute))
 		n, err := s.link.Read(b)
 		if err != nil {
 			t.Fatal(err)
@@ -810,7 +810,7 @@ func TestAnswerSource(t *testing.T) {
 			if _, err := c.Write(wire.PutProbe(make([]byte, wire.FrameSize), 42, 1, 64, 9)); err != nil {
 				t.Fatal(err)
 			}
-			c.SetReadDeadline(time.Now().Add(2 * time.Second))
+			c.SetReadDeadline(time.Now().Add(time.Minute))
 			if _, err := c.Read(make([]byte, 2000)); err != nil {
 				t.Errorf("no answer from %s, listening on %q: %v", host, listen, err)
 			}

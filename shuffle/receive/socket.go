@@ -40,8 +40,21 @@ type socket struct {
 	buffer int  // bytes it may hold
 }
 
-// listen opens n sockets on one port, or one where the system can't share a port.
-func listen(address string, port, n, buffer int) ([]*socket, int, error) {
+// listenTries is how many ports are tried where any will do.
+const listenTries = 20
+
+// listen opens n sockets on one port, or one where the system can't share a port. Port 0 is any.
+func listen(address string, port, n, buffer int) (list []*socket, found int, err error) {
+	for range listenTries {
+		// Between the look whether a port is ours alone and its use somebody else may get it.
+		if list, found, err = listenOn(address, port, n, buffer); err == nil || port != 0 || !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return list, found, err
+}
+
+func listenOn(address string, port, n, buffer int) ([]*socket, int, error) {
 	network, host := "udp", address
 	if address == "" {
 		host = "::"

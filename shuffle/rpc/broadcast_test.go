@@ -217,14 +217,14 @@ func TestBroadcastErrors(t *testing.T) {
 func TestConfirmIsAskedAgain(t *testing.T) {
 	var asked atomic.Int32
 	c := memberPair(t, &member{confirm: func(ctx context.Context, _ uint64, _ uint32) error {
-		if asked.Add(1) == 3 {
+		if asked.Add(1) >= 3 { // the answer to the third may be late, too
 			return shuffle.ErrDigest
 		}
 		<-ctx.Done()
 		return fmt.Errorf("confirm: %w", ctx.Err())
 	}})
 	c.wait = 20 * time.Millisecond
-	if err := c.ConfirmMessage(t.Context(), 1, 2); !errors.Is(err, shuffle.ErrDigest) || asked.Load() != 3 {
+	if err := c.ConfirmMessage(t.Context(), 1, 2); !errors.Is(err, shuffle.ErrDigest) || asked.Load() < 3 {
 		t.Errorf("asked %d times: %v", asked.Load(), err)
 	}
 }

@@ -139,13 +139,13 @@ func unpackSpecs(p *shufflepb.OpenRequest) ([]shuffle.StreamSpec, error) {
 }
 
 func packEndpoint(e *shuffle.Endpoint) *shufflepb.EndpointReply {
-	return &shufflepb.EndpointReply{Port: uint32(e.Port), Kernel: e.Kernel, Generic: e.Generic, Frame: uint32(e.Frame), Window: uint32(e.Window)}
+	return &shufflepb.EndpointReply{Port: uint32(e.Port), Kernel: e.Kernel, Generic: e.Generic, Frame: uint32(e.Frame), Window: uint32(e.Window), Stream: uint32(e.Stream)}
 }
 
 func unpackEndpoint(p *shufflepb.EndpointReply) shuffle.Endpoint {
 	return shuffle.Endpoint{
 		Port: int(min(p.GetPort(), 1<<30)), Kernel: p.GetKernel(), Generic: p.GetGeneric(),
-		Frame: int(min(p.GetFrame(), 1<<30)), Window: int(min(p.GetWindow(), 1<<30)),
+		Frame: int(min(p.GetFrame(), 1<<30)), Window: int(min(p.GetWindow(), 1<<30)), Stream: int(min(p.GetStream(), 1<<30)),
 	}
 }
 
@@ -253,10 +253,10 @@ func packGroup(s *shuffle.GroupSpec) *shufflepb.GroupSpec {
 	p := &shufflepb.GroupSpec{
 		Job: s.Job[:], Secret: s.Secret[:], Mode: uint32(s.Mode), Token: s.Token, Name: s.Name,
 		// What is negative is refused.
-		Rank: uint32(min(uint64(s.Rank), math.MaxUint32)), Bits: uint32(min(uint64(s.Bits), math.MaxUint32)),
+		Rank: uint32(min(uint64(s.Rank), math.MaxUint32)), Bits: uint32(min(uint64(s.Bits), math.MaxUint32)), Streams: uint32(s.Streams),
 	}
 	for _, m := range s.Members {
-		p.Members = append(p.Members, &shufflepb.GroupMember{Name: m.Name, Address: packAddress(m.Address)})
+		p.Members = append(p.Members, &shufflepb.GroupMember{Name: m.Name, Address: packAddress(m.Address), Stream: uint32(min(uint64(m.Stream), math.MaxUint32))})
 	}
 	return p
 }
@@ -281,11 +281,13 @@ func unpackGroup(p *shufflepb.GroupSpec) (s shuffle.GroupSpec, err error) {
 		return s, malformed("member %d of %d", p.GetRank(), len(members))
 	case p.GetBits() < minBits || p.GetBits() > maxBits:
 		return s, malformed("room for 2^%d blocks", p.GetBits())
+	case p.GetStreams() > uint32(shuffle.StreamsAlways):
+		return s, malformed("use %d of streams", p.GetStreams())
 	case len(p.GetName()) > maxName:
 		return s, malformed("a name of %d bytes", len(p.GetName()))
 	}
 	s.Job, s.Mode, s.Token, s.Name = id, shuffle.Mode(p.GetMode()), p.GetToken(), p.GetName()
-	s.Rank, s.Bits = int(p.GetRank()), int(p.GetBits())
+	s.Rank, s.Bits, s.Streams = int(p.GetRank()), int(p.GetBits()), shuffle.StreamUse(p.GetStreams())
 	s.Members = make([]shuffle.GroupMember, len(members))
 	for i, m := range members {
 		a, err := unpackAddress(m.GetAddress())
@@ -296,8 +298,10 @@ func unpackGroup(p *shufflepb.GroupSpec) (s shuffle.GroupSpec, err error) {
 			return s, malformed("member %d has no address", i)
 		case len(m.GetName()) > maxName:
 			return s, malformed("a name of %d bytes", len(m.GetName()))
+		case m.GetStream() > math.MaxUint16:
+			return s, malformed("port %d", m.GetStream())
 		}
-		s.Members[i] = shuffle.GroupMember{Name: m.GetName(), Address: a}
+		s.Members[i] = shuffle.GroupMember{Name: m.GetName(), Address: a, Stream: int(m.GetStream())}
 	}
 	return s, nil
 }

@@ -106,17 +106,17 @@ func reducerPair(t *testing.T, r shuffle.ReduceControl) shuffle.ReduceControl {
 // group has a value in every field.
 func group() shuffle.GroupSpec {
 	return shuffle.GroupSpec{
-		Job: shuffle.JobID{1, 15: 2}, Secret: [16]byte{3, 15: 4}, Mode: shuffle.UserOnly, Token: 1<<64 - 1, Name: "round 7", Rank: 1, Bits: 12,
+		Job: shuffle.JobID{1, 15: 2}, Secret: [16]byte{3, 15: 4}, Mode: shuffle.UserOnly, Token: 1<<64 - 1, Name: "round 7", Rank: 1, Bits: 12, Streams: shuffle.StreamsAlways,
 		Members: []shuffle.GroupMember{
 			{Name: "first", Address: netip.MustParseAddrPort("10.0.0.1:7117")},
-			{Name: "second", Address: netip.MustParseAddrPort("[fd00::2]:7118")},
+			{Name: "second", Address: netip.MustParseAddrPort("[fd00::2]:7118"), Stream: 1<<16 - 1},
 		},
 	}
 }
 
 // TestReduceValues sends a value in every field and looks at both ends.
 func TestReduceValues(t *testing.T) {
-	endpoint := shuffle.Endpoint{Port: 7117, Kernel: true, Generic: true, Frame: 1440, Window: 200}
+	endpoint := shuffle.Endpoint{Port: 7117, Kernel: true, Generic: true, Frame: 1440, Window: 200, Stream: 7119}
 	standing := shuffle.GroupStatus{Calls: 1<<64 - 1, Waiting: true, Broken: "member 3 is gone", Results: 1<<32 - 1}
 	var saw []any
 	see := func(v ...any) { saw = append(saw, v...) }
@@ -282,6 +282,8 @@ func TestReduceMalformed(t *testing.T) {
 		"no address":    func(s *shufflepb.GroupSpec) { s.Members[1].Address = "" },
 		"address":       func(s *shufflepb.GroupSpec) { s.Members[1].Address = "host:1" },
 		"port":          func(s *shufflepb.GroupSpec) { s.Members[0].Address = "10.0.0.1:0" },
+		"streams":       func(s *shufflepb.GroupSpec) { s.Streams = 3 },
+		"stream's port": func(s *shufflepb.GroupSpec) { s.Members[1].Stream = 1 << 16 },
 		"empty member":  func(s *shufflepb.GroupSpec) { s.Members[0] = &shufflepb.GroupMember{} },
 		"too many":      func(s *shufflepb.GroupSpec) { s.Members = make33(s.Members[0]) },
 	} {

@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.StringVar(&s.logs, "logs", ".cache/kernels/logs", "folder for logs")
 	flags.StringVar(&s.goTool, "go", "go", "the go command")
 	flags.BoolVar(&s.strict, "strict", os.Getenv("CI") != "", "fail if a test is skipped that is not listed")
-	flags.DurationVar(&s.timeout, "timeout", 20*time.Minute, "limit per package and kernel; 15 times that if QUERN_LONG is set")
+	flags.DurationVar(&s.timeout, "timeout", time.Hour, "limit per package and kernel; 15 times that if QUERN_LONG is set")
 	flags.IntVar(&s.machine.Memory, "memory", 0, "MiB per machine; 0: 1536")
 	flags.IntVar(&s.machine.CPUs, "cpus", 0, "per machine; 0: 2")
 	expected := flags.String("expected", "", "file with a list of skips that are meant")

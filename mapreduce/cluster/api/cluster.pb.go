@@ -911,6 +911,7 @@ type JobStatus struct {
 	Waiting         string                 `protobuf:"bytes,27,opt,name=waiting,proto3" json:"waiting,omitempty"` // why nothing happens, if nothing does
 	Broadcasts      []*Spreaded            `protobuf:"bytes,28,rep,name=broadcasts,proto3" json:"broadcasts,omitempty"`
 	Iteration       *IterationStatus       `protobuf:"bytes,29,opt,name=iteration,proto3" json:"iteration,omitempty"` // of a job whose map tasks are a gang
+	Failure         []byte                 `protobuf:"bytes,30,opt,name=failure,proto3" json:"failure,omitempty"`     // of a job that failed or was cancelled: task.Cause as JSON; empty: nothing but error is known
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1144,6 +1145,13 @@ func (x *JobStatus) GetBroadcasts() []*Spreaded {
 func (x *JobStatus) GetIteration() *IterationStatus {
 	if x != nil {
 		return x.Iteration
+	}
+	return nil
+}
+
+func (x *JobStatus) GetFailure() []byte {
+	if x != nil {
+		return x.Failure
 	}
 	return nil
 }
@@ -5260,7 +5268,7 @@ const file_cluster_proto_rawDesc = "" +
 	"\x04done\x18\x03 \x01(\rR\x04done\x12'\n" +
 	"\x0ffailed_attempts\x18\x04 \x01(\rR\x0efailedAttempts\x12#\n" +
 	"\rlost_attempts\x18\x05 \x01(\rR\flostAttempts\x12 \n" +
-	"\vspeculative\x18\x06 \x01(\rR\vspeculative\"\x91\b\n" +
+	"\vspeculative\x18\x06 \x01(\rR\vspeculative\"\xab\b\n" +
 	"\tJobStatus\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x120\n" +
@@ -5296,7 +5304,8 @@ const file_cluster_proto_rawDesc = "" +
 	"\n" +
 	"broadcasts\x18\x1c \x03(\v2\x1a.quern.cluster.v1.SpreadedR\n" +
 	"broadcasts\x12?\n" +
-	"\titeration\x18\x1d \x01(\v2!.quern.cluster.v1.IterationStatusR\titeration\x1a;\n" +
+	"\titeration\x18\x1d \x01(\v2!.quern.cluster.v1.IterationStatusR\titeration\x12\x18\n" +
+	"\afailure\x18\x1e \x01(\fR\afailure\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xd1\x01\n" +

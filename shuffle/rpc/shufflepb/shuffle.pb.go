@@ -104,6 +104,7 @@ type EndpointReply struct {
 	Generic       bool                   `protobuf:"varint,3,opt,name=generic,proto3" json:"generic,omitempty"`
 	Frame         uint32                 `protobuf:"varint,4,opt,name=frame,proto3" json:"frame,omitempty"`
 	Window        uint32                 `protobuf:"varint,5,opt,name=window,proto3" json:"window,omitempty"`
+	Stream        uint32                 `protobuf:"varint,6,opt,name=stream,proto3" json:"stream,omitempty"` // TCP port, 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -169,6 +170,13 @@ func (x *EndpointReply) GetFrame() uint32 {
 func (x *EndpointReply) GetWindow() uint32 {
 	if x != nil {
 		return x.Window
+	}
+	return 0
+}
+
+func (x *EndpointReply) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
 	}
 	return 0
 }
@@ -1425,6 +1433,7 @@ type GroupMember struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Address       string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"` // address:port
+	Stream        uint32                 `protobuf:"varint,3,opt,name=stream,proto3" json:"stream,omitempty"`  // TCP port, 0: none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1473,6 +1482,13 @@ func (x *GroupMember) GetAddress() string {
 	return ""
 }
 
+func (x *GroupMember) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
 type GroupSpec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Job           []byte                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`       // 16 bytes
@@ -1483,6 +1499,7 @@ type GroupSpec struct {
 	Rank          uint32                 `protobuf:"varint,6,opt,name=rank,proto3" json:"rank,omitempty"`
 	Members       []*GroupMember         `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`
 	Bits          uint32                 `protobuf:"varint,8,opt,name=bits,proto3" json:"bits,omitempty"`
+	Streams       uint32                 `protobuf:"varint,9,opt,name=streams,proto3" json:"streams,omitempty"` // shuffle.StreamUse
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1569,6 +1586,13 @@ func (x *GroupSpec) GetMembers() []*GroupMember {
 func (x *GroupSpec) GetBits() uint32 {
 	if x != nil {
 		return x.Bits
+	}
+	return 0
+}
+
+func (x *GroupSpec) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
 	}
 	return 0
 }
@@ -1880,13 +1904,14 @@ const file_shuffle_proto_rawDesc = "" +
 	"\n" +
 	"\rshuffle.proto\x12\x10quern.shuffle.v1\"\x06\n" +
 	"\x04Done\"\x11\n" +
-	"\x0fEndpointRequest\"\x83\x01\n" +
+	"\x0fEndpointRequest\"\x9b\x01\n" +
 	"\rEndpointReply\x12\x12\n" +
 	"\x04port\x18\x01 \x01(\rR\x04port\x12\x16\n" +
 	"\x06kernel\x18\x02 \x01(\bR\x06kernel\x12\x18\n" +
 	"\ageneric\x18\x03 \x01(\bR\ageneric\x12\x14\n" +
 	"\x05frame\x18\x04 \x01(\rR\x05frame\x12\x16\n" +
-	"\x06window\x18\x05 \x01(\rR\x06window\"\x9b\x01\n" +
+	"\x06window\x18\x05 \x01(\rR\x06window\x12\x16\n" +
+	"\x06stream\x18\x06 \x01(\rR\x06stream\"\x9b\x01\n" +
 	"\aJobSpec\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x15\n" +
@@ -1979,10 +2004,11 @@ const file_shuffle_proto_rawDesc = "" +
 	"\tconfirmed\x18\x01 \x01(\bR\tconfirmed\":\n" +
 	"\fCloseRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\x06R\x05token\x12\x14\n" +
-	"\x05whole\x18\x02 \x01(\bR\x05whole\";\n" +
+	"\x05whole\x18\x02 \x01(\bR\x05whole\"S\n" +
 	"\vGroupMember\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xd4\x01\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x16\n" +
+	"\x06stream\x18\x03 \x01(\rR\x06stream\"\xee\x01\n" +
 	"\tGroupSpec\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\fR\x03job\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\fR\x06secret\x12\x12\n" +
@@ -1991,7 +2017,8 @@ const file_shuffle_proto_rawDesc = "" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12\x12\n" +
 	"\x04rank\x18\x06 \x01(\rR\x04rank\x127\n" +
 	"\amembers\x18\a \x03(\v2\x1d.quern.shuffle.v1.GroupMemberR\amembers\x12\x12\n" +
-	"\x04bits\x18\b \x01(\rR\x04bits\"$\n" +
+	"\x04bits\x18\b \x01(\rR\x04bits\x12\x18\n" +
+	"\astreams\x18\t \x01(\rR\astreams\"$\n" +
 	"\n" +
 	"GroupGrant\x12\x16\n" +
 	"\x06kernel\x18\x01 \x01(\bR\x06kernel\"$\n" +

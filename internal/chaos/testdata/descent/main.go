@@ -85,8 +85,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if res.Resumed > 0 {
-		fmt.Fprintf(os.Stderr, "resumed at %d\n", res.Resumed)
-	}
+	fmt.Fprintf(os.Stderr, "descent: together %d times, resumed at %d\n", res.Groups, res.Resumed)
 	fmt.Printf("%d rounds, first %v, bound %g\n", res.Rounds, res.State[0], res.Bound)
 }

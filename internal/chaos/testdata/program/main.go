@@ -5,13 +5,14 @@
 //
 // Every line of the input holds a number of keys. Each of them is emitted with the value
 // 1, or with -random, with a value that the process draws once: then all keys have the same
-// sum if and only if every split's values come from one attempt.
+// sum if and only if every split's values come from one attempt. With -side, every task reads a side input.
 package main
 
 import (
 	"context"
 	"flag"
 	"fmt"
+	"hash/crc32"
 	"iter"
 	"math/rand/v2"
 	"os"
@@ -33,19 +34,25 @@ func main() {
 	reducing := flag.Duration("reduce", 0, "pause for every key")
 	random := flag.Bool("random", false, "values differ from process to process")
 	grouped := flag.Bool("grouped", false, "reduce by a function")
+	side := flag.String("side", "", "a file that all tasks read whole: its check sum is added to every value, and with -grouped to every sum")
 	flag.StringVar(&gates, "gates", "", "folder with the files map and reduce: while one is there, tasks of that stage wait, but for the first one")
 	flag.Parse()
 	value := int64(1)
 	if *random {
 		value = rand.Int64N(1 << 40)
 	}
+	weight := func() (int64, error) { return 0, nil } // of the side input
 	job := &mapreduce.Job[string, int64, int64]{
 		Name: "program",
 		Map: func(_ mapreduce.Record, emit *mapreduce.Emitter[string, int64]) error {
 			wait("map")
 			time.Sleep(*mapping)
+			n, err := weight()
+			if err != nil {
+				return err
+			}
 			for i := range *keys {
-				emit.Emit(fmt.Sprintf("key%05d", i), value)
+				emit.Emit(fmt.Sprintf("key%05d", i), value+n)
 			}
 			return nil
 		},
@@ -56,9 +63,17 @@ func main() {
 		},
 		Columns: []string{"sum"},
 	}
+	if *side != "" {
+		weight = mapreduce.Parse(job.SideInput("weight", mapreduce.FileSource(*side)), func(content []byte) (int64, error) {
+			return int64(crc32.ChecksumIEEE(content)), nil
+		})
+	}
 	if *grouped {
 		job.Reduce = func(_ string, values iter.Seq[int64], yield func(int64)) error {
-			var sum int64
+			sum, err := weight()
+			if err != nil {
+				return err
+			}
 			for v := range values {
 				sum += v
 			}
