@@ -601,7 +601,7 @@ func (s *State) tooLong(j *job) {
 		return
 	}
 	s.because(NoWorkers, func() { s.finishWith(j, s.noWorkerText(j), false) })
-	if !j.ended {
+	if !j.ended && !s.capable(j) {
 		s.leaveBehind(j)
 	}
 }

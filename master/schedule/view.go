@@ -203,6 +203,9 @@ func (s *State) Changes(f Finished) []uint32 {
 }
 
 func (s *State) waiting(j *job) string {
+	if j.gangWaits() && !s.capable(j) {
+		return s.waitText(j)
+	}
 	if st := j.stages[Map]; j.gangWaits() && st.pending() > 0 && !(j.restored && s.settles) && s.capable(j) {
 		what := fmt.Sprintf("its %d members run at once, and there is no room for all of them now", len(st.tasks))
 		if st.begun() {
