@@ -144,7 +144,7 @@ func TestReport(t *testing.T) {
 		}
 	}
 	table.Reset()
-	if err := (&Report{Switch, r.Results[:1]}).WriteTable(&table); err != nil || !strings.Contains(table.String(), "kernel and TCP") {
+	if err := (&Report{Switch, r.Results[:1]}).WriteTable(&table); err != nil || !strings.Contains(table.String(), "all but user: the hosts are joined by a switch in XDP") {
 		t.Errorf("%v\n%s", err, table.String())
 	}
 	if n := strings.Count(all, "%"); n != 1 {

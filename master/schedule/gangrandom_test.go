@@ -22,8 +22,7 @@ func TestGangsRandom(t *testing.T) {
 		ended := map[string]string{}
 		stages := map[string]Stage{}
 		memory := int64(100)
-		var tell func(events ...Event)
-		tell = func(events ...Event) {
+		tell := func(events ...Event) {
 			launched := map[string]int{}
 			for _, a := range s.Apply(now, events...) {
 				switch a := a.(type) {

@@ -292,10 +292,14 @@ func (s *streams) dial(rank int, number uint64, what uint32) {
 		if err == nil {
 			var d, a uint64
 			stop := context.AfterFunc(s.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-			if d, a, err = s.greet(conn, rank, number, what); err == nil && stop() {
-				if err = s.leads(rank, conn, d, a); err == nil {
+			if d, a, err = s.greet(conn, rank, number, what); err == nil {
+				if err = ErrBroken; stop() {
+					err = s.leads(rank, conn, d, a)
+				}
+				if err == nil {
 					return
 				}
+				s.farewell(conn, rank, d, a)
 			}
 			stop()
 			_ = conn.Close()
@@ -317,6 +321,24 @@ func (s *streams) dial(rank int, number uint64, what uint32) {
 		case <-time.After(pause):
 		}
 		pause = min(2*pause, dialAgainMost)
+	}
+}
+
+// farewell says on a connection that the other member knows, and that is not kept, why this end is broken: attend does not know of it.
+func (s *streams) farewell(conn net.Conn, rank int, dialled, answered uint64) {
+	if s.e.cause.Load() == nil {
+		return // closed: then it was told before
+	}
+	what, text := s.e.goodbye()
+	text = text[:min(len(text), wire.ByeText)]
+	h := wire.StreamHead{
+		Kind: wire.StreamBye, From: uint8(s.e.rank), To: uint8(rank), Token: s.e.spec.Token, Call: s.e.calls.Load(), What: what, Bytes: uint32(len(text)),
+	}
+	b := make([]byte, wire.StreamHeadSize+wire.PaddedPiece(len(text)))
+	copy(b[wire.StreamHeadSize:], text)
+	s.tags.Seal(b, &h, []byte(text), dialled, answered)
+	if conn.SetDeadline(time.Now().Add(lastWord)) == nil {
+		_, _ = conn.Write(b) // who does not hear it learns it from who formed the group
 	}
 }
 

@@ -39,3 +39,30 @@ func TestPatience(t *testing.T) {
 		t.Errorf("slack %d", e.slack)
 	}
 }
+
+// A process that reads answers late is not what answers take.
+func TestEstimateOfLateReads(t *testing.T) {
+	e := newEstimate(leastTick)
+	for range 5 {
+		e.add(time.Millisecond)
+	}
+	e.add(900 * time.Millisecond)
+	if got := e.patience(0); got != mostOdd {
+		t.Errorf("it waits for %v, want %v", got, mostOdd)
+	}
+	if got := e.pause(0); got != mostOdd {
+		t.Errorf("a direct chunk counts as lost after %v, want %v", got, mostOdd)
+	}
+	e.spurious() // so it was too soon
+	if got := e.patience(0); got != 2*mostOdd {
+		t.Errorf("it waits for %v after that, want %v", got, 2*mostOdd)
+	}
+	// Where all answers take long, it is long: a mean of 200 ms, a deviation that has gone from 100 ms to next to nothing.
+	far := newEstimate(leastTick)
+	for range 40 {
+		far.add(200 * time.Millisecond)
+	}
+	if got := far.patience(0); got < 400*time.Millisecond || got > 401*time.Millisecond {
+		t.Errorf("over a long way it waits for %v", got)
+	}
+}
