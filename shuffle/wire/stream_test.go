@@ -115,8 +115,12 @@ func TestStreamHash(t *testing.T) {
 func TestStreamPads(t *testing.T) {
 	seen := map[uint64]string{}
 	for i, h := range []StreamHead{
-		{Kind: StreamPart, From: 1, To: 2, Token: 1, Call: 1}, {Kind: StreamSum, From: 1, To: 2, Token: 1, Call: 1}, {Kind: StreamPart, From: 2, To: 1, Token: 1, Call: 1},
-		{Kind: StreamPart, From: 1, To: 3, Token: 1, Call: 1}, {Kind: StreamPart, From: 1, To: 2, Token: 2, Call: 1}, {Kind: StreamPart, From: 1, To: 2, Token: 1, Call: 2},
+		{Kind: StreamPart, From: 1, To: 2, Token: 1, Call: 1},
+		{Kind: StreamSum, From: 1, To: 2, Token: 1, Call: 1},
+		{Kind: StreamPart, From: 2, To: 1, Token: 1, Call: 1},
+		{Kind: StreamPart, From: 1, To: 3, Token: 1, Call: 1},
+		{Kind: StreamPart, From: 1, To: 2, Token: 2, Call: 1},
+		{Kind: StreamPart, From: 1, To: 2, Token: 1, Call: 2},
 		{Kind: StreamPart, From: 1, To: 2, Token: 1, Call: 1, Place: 1},
 	} {
 		for nonces := range uint64(4) {
