@@ -58,7 +58,7 @@ func TestSubmitRefuses(t *testing.T) {
 		says  []string
 	}{
 		{"nothing", nil, "", exitUsage, []string{"nothing to submit"}},
-		{"unknown job", []string{"wordcuont", in, "-o", "/o"}, "", exitUsage, []string{`"wordcuont"`, `"wordcount"`}},
+		{"unknown job", []string{"wordcuont", in, "-o", "/o"}, "", exitUsage, []string{`"wordcuont"`, `"wordcount"`, "./wordcuont"}},
 		{"no output", []string{"wordcount", in}, "", exitUsage, []string{"no output is named", "-o"}},
 		{"standard input", []string{"wordcount", "-", "-o", "/o"}, "", exitUsage, []string{"standard input can't be read by a cluster", "--upload"}},
 		{"standard input by default", []string{"wordcount", "-o", "/o"}, "x", exitUsage, []string{"standard input can't be read by a cluster"}},

@@ -42,7 +42,7 @@ func TestClusterIterates(t *testing.T) {
 	c := newTestCluster(t)
 	program, in, dir := builtProgram(t, "descent"), points(t, 5000), t.TempDir()
 	local := filepath.Join(dir, "local")
-	want, err := exec.Command(program, "-o", local, in).CombinedOutput()
+	want, err := exec.Command(program, "-o", local, in).Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, want)
 	}

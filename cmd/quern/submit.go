@@ -111,7 +111,7 @@ again, 'quern cancel JOB' ends it. With --detach submit does not wait at all.`
 		kind, err := kindOf(args[0])
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && args[0] != "-" && !strings.ContainsAny(args[0], `/\.`):
-			return unknownJob(cmd, args[0])
+			return usageErrorf(cmd, "%w; a program is named by its path, such as ./%s", unknownJob(cmd, args[0]), args[0])
 		case err != nil:
 			return &usageError{err: fmt.Errorf("%s: %w", args[0], err)}
 		case kind == aJobFile:

@@ -138,7 +138,7 @@ func (i *iteration) same() (s status) {
 		}
 		args = append(args, i.args[k])
 	}
-	said, err := exec.Command(i.r.program, append(append(args, "-o", local), i.r.in)...).CombinedOutput()
+	said, err := exec.Command(i.r.program, append(append(args, "-o", local), i.r.in)...).Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}

@@ -239,7 +239,7 @@ func (c *progress) run(ctx context.Context) error {
 			c.came()
 		} else {
 			c.pause = min(2*c.pause, mostAgain)
-			c.complain()
+			c.complain(ctx)
 		}
 		c.repair()
 		if c.again() {
@@ -468,7 +468,7 @@ func (c *progress) repair() {
 }
 
 // complain logs whom the call waits for, once it has for long.
-func (c *progress) complain() {
+func (c *progress) complain(ctx context.Context) {
 	e := c.e
 	now := time.Now()
 	switch {
@@ -477,7 +477,7 @@ func (c *progress) complain() {
 		return
 	case e.streams != nil && !c.told && now.Sub(c.since) >= waitBefore:
 		c.told = true
-		e.streams.announce(e.calls.Load(), c.what)
+		e.streams.announce(ctx, e.calls.Load(), c.what)
 		return
 	case c.named || now.Sub(c.since) < e.node.opts.Patience:
 		return

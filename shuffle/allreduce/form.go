@@ -388,7 +388,7 @@ func (f *Formed) judge(known []heard, now time.Time) (rank int, why error) {
 		}
 	}
 	if since, is := f.stuck(known, now); is {
-		return -1, fmt.Errorf("all members wait in call %d, and nothing has come for %v: frames do not get through; look for what stops UDP between the hosts, or is too small for frames",
+		return -1, fmt.Errorf("all members wait in call %d, and nothing has come for %v: frames do not get through; look for what stops UDP, or TCP to the ports for streams, between the hosts, or is too small for frames",
 			call, now.Sub(since).Round(time.Second))
 	}
 	return 0, nil

@@ -36,6 +36,9 @@ var (
 	errFull        = errors.New("it does not read")
 )
 
+// streamKept is the call that a second StreamWelcome names: the stream is kept.
+const streamKept = 1
+
 // Words of a StreamBye in place of a member's number: nobody is the reason, or the sender has left between two calls.
 const (
 	byeNobody = 1<<32 - 1
@@ -101,7 +104,7 @@ func (s *stream) Read(b []byte) (int, error) {
 // take returns the next n bytes, until it is called again: n is at most half of the room.
 func (s *stream) take(n int) ([]byte, error) {
 	in := &s.in
-	if len(in.have) < n {
+	if len(in.have) < n || (cap(in.room)-cap(in.have))%8 != 0 { // the network may cut anywhere
 		in.have = in.room[:copy(in.room, in.have)]
 		got, err := io.ReadAtLeast(s, in.room[len(in.have):], n-len(in.have))
 		in.have = in.room[:len(in.have)+got]
@@ -146,6 +149,7 @@ func (s *stream) put(ctx context.Context, values []byte, patient bool) error {
 	for {
 		n, err := o.vector.WriteTo(o.conn)
 		if err == nil {
+			o.kept = [3][]byte{} // the vector is the caller's again
 			return nil
 		}
 		began = began || n > 0
@@ -167,7 +171,7 @@ func (s *stream) put(ctx context.Context, values []byte, patient bool) error {
 }
 
 // tell writes a message without values of a call, if there is room for it at once.
-func (s *stream) tell(kind wire.StreamKind, call uint64, what uint32, text string) error {
+func (s *stream) tell(ctx context.Context, kind wire.StreamKind, call uint64, what uint32, text string) error {
 	o := &s.out
 	o.writing.Lock()
 	defer o.writing.Unlock()
@@ -180,7 +184,7 @@ func (s *stream) tell(kind wire.StreamKind, call uint64, what uint32, text strin
 	if err := o.conn.SetWriteDeadline(time.Now().Add(lastWord)); err != nil {
 		return err
 	}
-	return s.put(context.Background(), []byte(text), false)
+	return s.put(ctx, []byte(text), false)
 }
 
 // next reads the head of the next message. What is no message of this stream is an error.
@@ -242,7 +246,8 @@ func drawNonce() uint64 {
 	}
 }
 
-// greet makes a connection that was dialled one that the other member knows, and tells it of a call.
+// greet makes a connection that was dialled one that the other member knows, and tells it of a call. Where answered is not 0 beside an error, the
+// other one may have kept it.
 func (s *streams) greet(conn net.Conn, rank int, call uint64, what uint32) (dialled, answered uint64, err error) {
 	g := greeting{conn: conn}
 	if err := g.limit(time.Now().Add(greetMost)); err != nil {
@@ -263,11 +268,20 @@ func (s *streams) greet(conn net.Conn, rank int, call uint64, what uint32) (dial
 	if h.Kind != wire.StreamWelcome || h.Token != mine.Token || h.From != mine.To || h.To != mine.From || h.Dialled != dialled || !g.right(s.tags, &h) {
 		return 0, 0, errors.New("whoever answers there is not the member")
 	}
-	mine.Kind, mine.Answered, mine.Call, mine.What = wire.StreamConfirm, h.Answered, call, what
+	answered = h.Answered
+	mine.Kind, mine.Answered, mine.Call, mine.What = wire.StreamConfirm, answered, call, what
 	if err := g.say(s.tags, mine); err != nil {
 		return 0, 0, err
 	}
-	return dialled, h.Answered, nil
+	// Else who is dropped by the other one, for want of room or time, would take it for kept.
+	if h, err = g.hear(); err != nil {
+		return dialled, answered, fmt.Errorf("it does not keep the stream: %w", err)
+	}
+	if h.Kind != wire.StreamWelcome || h.Call != streamKept || h.Token != mine.Token || h.From != mine.To || h.To != mine.From ||
+		h.Dialled != dialled || h.Answered != answered || !g.right(s.tags, &h) {
+		return dialled, answered, errors.New("whoever answers there is not the member")
+	}
+	return dialled, answered, nil
 }
 
 // welcome finds out who has connected: it is a member of an open group, or an error.
@@ -302,5 +316,10 @@ func (n *Node) welcome(conn net.Conn) error {
 	}
 	e.streams.hear(int(c.From), c.Call, c.What)
 	n.known(conn)
-	return e.streams.enter(int(c.From), conn, c.Dialled, c.Answered)
+	if err := e.streams.enter(int(c.From), conn, c.Dialled, c.Answered); err != nil {
+		return err
+	}
+	mine.Call = streamKept
+	_ = g.say(e.streams.tags, mine) // else the other one ends the connection, which its reader sees
+	return nil
 }

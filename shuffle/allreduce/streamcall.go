@@ -63,7 +63,7 @@ func (s *streams) reduce(ctx context.Context, number uint64, v Vector, what uint
 		s.change.Wait()
 	}
 	for _, o := range s.to {
-		if o != nil {
+		if o != nil && o.direct { // a reader may look at it, of whom it is not set
 			o.direct = false
 		}
 	}
@@ -95,7 +95,10 @@ func (c *streamCall) begin(ctx context.Context, s *streams, number uint64, v Vec
 		o.out.written.Store(0)
 		all += o.parts + o.sums
 		// Who has one piece to give and one to get does not need a reader to wake it. Before it reads it has written all: so nobody waits for it.
-		if o.direct = c.plan.owners == 1 && o.sums == 1 && !o.reading; o.direct && !o.in.limited {
+		if c.plan.owners == 1 && o.sums == 1 && !o.reading {
+			o.direct = true
+		}
+		if o.direct && !o.in.limited {
 			o.in.limited = true
 			if err := o.in.conn.SetReadDeadline(time.Now().Add(waitBefore)); err != nil {
 				return e.memberError(rank, err)
@@ -192,7 +195,7 @@ func (c *streamCall) complain() {
 		return
 	case !c.told && now.Sub(c.begun) >= waitBefore/2:
 		c.told = true
-		s.announce(c.number, c.what)
+		s.announce(c.ctx, c.number, c.what)
 		return
 	case now.Sub(c.named) < e.node.opts.Patience:
 		return
@@ -344,11 +347,13 @@ func (c *streamCall) add(o *stream, h *wire.StreamHead, k, from, n int) error {
 // set replaces a piece by its result.
 func (c *streamCall) set(o *stream, h *wire.StreamHead, k, from, n int) error {
 	// What is there was written, else there would be no result; but the call that did it may have to return yet.
-	for int(o.out.written.Load()) <= k {
+	for tries := 0; int(o.out.written.Load()) <= k; tries++ {
 		if c.s.e.cause.Load() != nil {
 			return errStreamOrder
 		}
-		runtime.Gosched()
+		if runtime.Gosched(); tries > 1000 {
+			time.Sleep(time.Millisecond) // somebody else's words may say so: the tag is checked later
+		}
 	}
 	bytes := int(h.Bytes)
 	if littleEndian && wire.PaddedPiece(bytes) == bytes {

@@ -103,7 +103,7 @@ func (s *streams) attend() {
 			_ = c.in.conn.SetReadDeadline(time.Unix(1, 0))
 		}
 		if c != nil && c.out.conn != nil {
-			all.Go(func() { _ = c.tell(wire.StreamBye, s.e.calls.Load(), what, text) }) // who does not read learns it from who formed the group
+			all.Go(func() { _ = c.tell(context.Background(), wire.StreamBye, s.e.calls.Load(), what, text) }) // who does not read learns it from who formed the group
 		}
 	}
 	all.Wait()
@@ -246,21 +246,29 @@ func (s *streams) differs(rank int) { s.e.fail(s.e.memberError(rank, errDiffers)
 // connect makes the connections that are missing, and waits for those of the others.
 func (s *streams) connect(ctx context.Context, number uint64, what uint32) error {
 	e := s.e
+	var long <-chan time.Time
 	for {
-		missing := false
+		var missing []string
 		s.mu.Lock()
 		for rank, c := range s.to {
 			if c != nil {
 				s.dialOnce(rank, number, what)
-				missing = missing || c.in.conn == nil || c.out.conn == nil
+				if c.in.conn == nil || c.out.conn == nil {
+					missing = append(missing, fmt.Sprintf("%d (%s)", rank, e.spec.Members[rank].Name))
+				}
 			}
 		}
 		s.mu.Unlock()
-		if !missing {
+		if len(missing) == 0 {
 			return nil
+		}
+		if long == nil {
+			long = time.After(e.node.opts.Patience)
 		}
 		select {
 		case <-s.wake:
+		case <-long:
+			e.node.opts.Log.Warn("all-reduce: a call waits for streams", "name", e.spec.Name, "call", number, "for", e.node.opts.Patience, "with", missing)
 		case <-e.broken:
 			return e.err()
 		case <-ctx.Done():
@@ -292,16 +300,18 @@ func (s *streams) dial(rank int, number uint64, what uint32) {
 		if err == nil {
 			var d, a uint64
 			stop := context.AfterFunc(s.ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-			if d, a, err = s.greet(conn, rank, number, what); err == nil {
-				if err = ErrBroken; stop() {
-					err = s.leads(rank, conn, d, a)
-				}
-				if err == nil {
+			d, a, err = s.greet(conn, rank, number, what)
+			if !stop() {
+				err = ErrBroken
+			}
+			if err == nil {
+				if err = s.leads(rank, conn, d, a); err == nil {
 					return
 				}
+			}
+			if a != 0 {
 				s.farewell(conn, rank, d, a)
 			}
-			stop()
 			_ = conn.Close()
 		}
 		if s.ctx.Err() != nil {
@@ -324,7 +334,7 @@ func (s *streams) dial(rank int, number uint64, what uint32) {
 	}
 }
 
-// farewell says on a connection that the other member knows, and that is not kept, why this end is broken: attend does not know of it.
+// farewell says on a connection that the other member may have kept, and this one has not, why this end is broken: attend does not know of it.
 func (s *streams) farewell(conn net.Conn, rank int, dialled, answered uint64) {
 	if s.e.cause.Load() == nil {
 		return // closed: then it was told before
@@ -339,11 +349,13 @@ func (s *streams) farewell(conn net.Conn, rank int, dialled, answered uint64) {
 	s.tags.Seal(b, &h, []byte(text), dialled, answered)
 	if conn.SetDeadline(time.Now().Add(lastWord)) == nil {
 		_, _ = conn.Write(b) // who does not hear it learns it from who formed the group
+		// A connection that is closed with a word that was not read is reset, and with it goes what was said.
+		_, _ = io.ReadFull(conn, b[:wire.StreamHeadSize])
 	}
 }
 
 // announce tells members which call is waited in here: all that have a stream, or have said something of the kind themselves.
-func (s *streams) announce(number uint64, what uint32) {
+func (s *streams) announce(ctx context.Context, number uint64, what uint32) {
 	s.mu.Lock()
 	s.alarm = true
 	s.wanted.Broadcast()
@@ -359,7 +371,7 @@ func (s *streams) announce(number uint64, what uint32) {
 	}
 	s.mu.Unlock()
 	for _, c := range told {
-		_ = c.tell(wire.StreamWait, number, what, "") // who does not read has pieces of the call to read
+		_ = c.tell(ctx, wire.StreamWait, number, what, "") // who does not read has pieces of the call to read
 	}
 }
 
@@ -400,6 +412,12 @@ func (s *streams) lost(c *stream, err error) {
 		return
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
 		err = fmt.Errorf("%w (%w)", errStreamEnds, err)
+		// It may have had a reason, and say so by another way.
+		select {
+		case <-s.e.broken:
+			return
+		case <-time.After(othersSay):
+		}
 	}
 	s.e.fail(s.e.memberError(c.rank, err))
 }
