@@ -81,15 +81,15 @@ func CauseOf(err error) *task.Cause {
 		kinds[task.KindPanic] = true
 	}
 	if errors.As(err, &side) {
-		c.SideInput = &task.SideFault{Name: side.Name, Text: side.Err.Error()}
+		c.SideInput = &task.SideFault{Name: side.Name, Text: fmt.Sprint(side.Err)}
 		kinds[task.KindSideInput] = true
 	}
 	if errors.As(err, &record) {
-		c.Record = &task.RecordFault{File: record.File, Offset: record.Offset, Line: record.Line, Text: record.Err.Error()}
+		c.Record = &task.RecordFault{File: record.File, Offset: record.Offset, Line: record.Line, Text: fmt.Sprint(record.Err)}
 		kinds[task.KindRecord] = true
 	}
 	if errors.As(err, &row) {
-		c.Row = &task.RecordFault{File: row.File, Offset: row.Offset, Line: row.Line, Column: row.Column, Text: row.Err.Error()}
+		c.Row = &task.RecordFault{File: row.File, Offset: row.Offset, Line: row.Line, Column: row.Column, Text: fmt.Sprint(row.Err)}
 		kinds[task.KindRecord] = true
 	}
 	kinds[task.KindInput] = errors.As(err, &read)

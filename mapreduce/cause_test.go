@@ -94,6 +94,12 @@ func TestCauses(t *testing.T) {
 			}
 		}
 	}
+	// User code may return what says nothing of why.
+	for _, err := range []error{&InputError{File: "f"}, &SideInputError{Name: "s"}, &rows.Error{File: "f"}} {
+		if again := told(t, err); again.Error() != err.Error() {
+			t.Errorf("%v: told it is %v", err, again)
+		}
+	}
 	if CauseOf(nil) != nil || CauseOf(errors.New("x")) != nil || ErrorOf("x", nil).Error() != "x" {
 		t.Error("there is a cause of nothing")
 	}

@@ -155,6 +155,10 @@ func (m *Master) hello(s *session, msg *api.WorkerMessage) {
 	w := m.workers[h.Worker]
 	if w == nil {
 		w = &worker{id: h.Worker}
+		for _, g := range m.gone {
+			// Its lease had run out, but it is the same process: what was said to it holds.
+			w.draining = w.draining || g.id == h.Worker && g.draining
+		}
 		m.workers[h.Worker] = w
 	}
 	if w.session != nil {

@@ -461,9 +461,15 @@ func TestDrainMeansTheNewProcess(t *testing.T) {
 	}
 }
 
-// By its id, only the process itself is meant; and one that comes back by itself takes the order with it.
+// By its id, only the process itself is meant; and one that comes back by itself takes the order with it, also when its lease has run out meanwhile.
 func TestDrainMeansTheProcess(t *testing.T) {
-	m := startMaster(t, func(o *Options) { o.Lease = time.Hour })
+	for name, lease := range map[string]time.Duration{"away": time.Hour, "gone": time.Second} {
+		t.Run(name, func(t *testing.T) { testDrainMeansTheProcess(t, lease) })
+	}
+}
+
+func testDrainMeansTheProcess(t *testing.T, lease time.Duration) {
+	m := startMaster(t, func(o *Options) { o.Lease = lease })
 	w, d := newWorld(), &model{splits: 1, parts: 1}
 	a := startWorker(t, m.addr, w, d, "a")
 	until(t, "it is there", func() bool { return m.about().Workers == 1 })
@@ -475,6 +481,12 @@ func TestDrainMeansTheProcess(t *testing.T) {
 	until(t, "its stream ends", func() bool { return m.about().Workers == 0 })
 	if _, err := m.client.Drain(m.context(), &api.DrainRequest{Worker: a.hello.Worker}); err != nil {
 		t.Fatal(err)
+	}
+	if lease < time.Hour {
+		until(t, "its lease runs out", func() bool {
+			list, err := m.client.Workers(m.context(), &api.WorkersRequest{})
+			return err == nil && len(list.Workers) == 1 && list.Workers[0].State == "gone"
+		})
 	}
 	other := startWorker(t, m.addr, w, d, "a")
 	m.wantDone(m.submit(jobFile()), d)

@@ -520,12 +520,15 @@ func TestExplainOnCluster(t *testing.T) {
 		{[]*api.WorkerStatus{kernel, kernel}, gang, 0, shuffle.UserOnly, []string{"in user space"}},
 		{[]*api.WorkerStatus{kernel, user}, one, 0, shuffle.Auto, []string{"1 member in a gang", "by itself"}},
 	} {
-		got := strings.Join(ways(c.workers, &c.job, c.program, c.mode), "; ")
+		got := strings.Join(ways(c.workers, &c.job, c.program, c.mode, 0), "; ")
 		for _, want := range c.want {
 			if !strings.Contains(got, want) {
 				t.Errorf("%+v of %d workers, %v: %q is not said: %s", c.job, len(c.workers), c.mode, want, got)
 			}
 		}
+	}
+	if got := strings.Join(ways(crowd, &gang, 0, shuffle.Auto, 3), "; "); !strings.Contains(got, "3 members in a gang") {
+		t.Errorf("of at most 3 attempts at once it says: %s", got)
 	}
 }
 

@@ -107,7 +107,7 @@ func (s *submission) explainProgram(cmd *cobra.Command, client *cluster.Client, 
 	case err != nil:
 		return err
 	}
-	return a.explainOnCluster(cmd, client, e, info.Size(), mode, said.JSON)
+	return a.explainOnCluster(cmd, client, e, info.Size(), mode, s.maxSlots, said.JSON)
 }
 
 // programCommand is a program as it runs here: with our own files, and none of our variables.

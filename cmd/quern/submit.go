@@ -260,7 +260,7 @@ func (s *submission) submitFile(cmd *cobra.Command, f jobs.File, said report) er
 		if err != nil {
 			return err
 		}
-		return a.explainOnCluster(cmd, client, e, 0, o.Shuffle, said.JSON)
+		return a.explainOnCluster(cmd, client, e, 0, o.Shuffle, s.maxSlots, said.JSON)
 	}
 	h, err := client.SubmitProgram(cmd.Context(), cluster.Program{JobFile: string(text)}, o)
 	if err != nil {

@@ -23,13 +23,13 @@ const (
 )
 
 // explainOnCluster says how a job would be run by a cluster. program is the size of the Go program that workers need for it, in bytes; 0: they
-// have it.
-func (a *app) explainOnCluster(cmd *cobra.Command, client *cluster.Client, e *mapreduce.Explanation, program int64, mode shuffle.Mode, asJSON bool) error {
+// have it. maxSlots bounds its attempts at once; 0: nothing does.
+func (a *app) explainOnCluster(cmd *cobra.Command, client *cluster.Client, e *mapreduce.Explanation, program int64, mode shuffle.Mode, maxSlots int, asJSON bool) error {
 	workers, err := client.Workers(cmd.Context())
 	if err != nil {
 		return err
 	}
-	ways := ways(workers, e, program, mode)
+	ways := ways(workers, e, program, mode, maxSlots)
 	if asJSON {
 		return writeJSON(cmd.OutOrStdout(), struct {
 			Plan    any          `json:"plan"`
@@ -52,7 +52,7 @@ func (a *app) explainOnCluster(cmd *cobra.Command, client *cluster.Client, e *ma
 }
 
 // ways says who would run a job, and how what it needs and makes would travel.
-func ways(workers []*api.WorkerStatus, e *mapreduce.Explanation, program int64, mode shuffle.Mode) []string {
+func ways(workers []*api.WorkerStatus, e *mapreduce.Explanation, program int64, mode shuffle.Mode, maxSlots int) []string {
 	slots, live, kernel := 0, 0, 0
 	for _, w := range workers {
 		if w.GetState() != "live" {
@@ -75,7 +75,7 @@ func ways(workers []*api.WorkerStatus, e *mapreduce.Explanation, program int64, 
 		list = append(list, given(fmt.Sprintf("side input %q", in.Name), in.Size, live, kernel, mode))
 	}
 	if e.Reduce == "iteration" {
-		return append(list, gangWays(e, live, kernel, mode)...)
+		return append(list, gangWays(e, live, kernel, mode, maxSlots)...)
 	}
 	return append(list, pairsWay(e, live, kernel, mode))
 }
@@ -106,8 +106,11 @@ func given(what string, size int64, live, kernel int, mode shuffle.Mode) string 
 }
 
 // gangWays says how an iteration would run.
-func gangWays(e *mapreduce.Explanation, live, kernel int, mode shuffle.Mode) []string {
+func gangWays(e *mapreduce.Explanation, live, kernel int, mode shuffle.Mode, maxSlots int) []string {
 	members := min(max(live, 1), e.Splits, mostMembers)
+	if maxSlots > 0 {
+		members = min(members, maxSlots)
+	}
 	list := []string{fmt.Sprintf("%s in a gang: each loads its share of the splits, keeps it, and has a slot until the iteration ends; all run at once", count(int64(members), "member"))}
 	switch {
 	case members < 2:

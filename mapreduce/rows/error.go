@@ -29,7 +29,7 @@ func (e *Error) Error() string {
 	if e.Column != "" {
 		fmt.Fprintf(&b, "field %q: ", e.Column)
 	}
-	b.WriteString(e.Err.Error())
+	fmt.Fprint(&b, e.Err) // a user's may have none
 	return b.String()
 }
 

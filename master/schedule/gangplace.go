@@ -504,7 +504,7 @@ func (s *State) othersWait(j *job) bool {
 			continue
 		}
 		for k := range s.queues {
-			if st := b.candidate(k); st != nil && st.pending() > 0 && !b.full() {
+			if st := b.candidate(k); st != nil && st.pending() > 0 && !b.full() && s.capable(b) {
 				return true
 			}
 		}
@@ -515,6 +515,7 @@ func (s *State) othersWait(j *job) bool {
 // yield has a gang let go of what it holds.
 func (s *State) yield(j *job) {
 	st := j.stages[Map]
+	j.gang.since = s.now // those for whom it makes room come first
 	const why = "makes room for other jobs: the gang has lost a member, and there is no room for another one until others end"
 	s.emit(Note{Job: j.ID, Text: fmt.Sprintf("its %d members that ran made room for other jobs, since there was no room for the %d that were lost; all go on from the last state that was kept when there is room for all", st.running.n, len(st.tasks)-st.running.n)})
 	for a := st.running.first; a != nil; {
@@ -526,6 +527,7 @@ func (s *State) yield(j *job) {
 		}
 		a = next
 	}
+	s.gangTimer(j)
 }
 
 // placeKept launches a task that makes a map output again in room that is kept for a gang: what holds the rest of that room may

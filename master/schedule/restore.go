@@ -61,7 +61,7 @@ func (s *State) restore(r *RestoredJob) {
 	if r.Aborting || r.Left || err != nil {
 		j.ending, j.cause, j.cancelled = r.Ending, r.Cause, r.Cancelled
 		if err != nil && j.ending == "" {
-			j.ending = err.Error()
+			j.ending, j.cause = err.Error(), Refused
 		}
 		s.enter(j, Abort)
 		return
