@@ -5,9 +5,9 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"time"
 
+	"github.com/quernmr/quern/internal/foldbench"
 	"github.com/quernmr/quern/internal/reducebench"
 	"github.com/spf13/cobra"
 )
@@ -80,27 +80,10 @@ counts.`,
 		if err != nil {
 			return err
 		}
-		self, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		o.Place.Command = []string{self, "bench", reduceRoleCommand}
-		o.Spin.Command = []string{self, "bench", roleCommand}
-		o.Log = a.stderr
-		if f.quiet {
-			o.Log = io.Discard
-		}
-		report, err := reducebench.Run(cmd.Context(), *o)
-		if err != nil {
-			return err
-		}
-		if f.json {
-			if err := report.WriteRatios(o.Log); err != nil {
-				return err
-			}
-			return writeJSON(cmd.OutOrStdout(), report)
-		}
-		return report.WriteTable(cmd.OutOrStdout())
+		return a.benchMembers(cmd, reduceRoleCommand, f.json, f.quiet, func(place, spin foldbench.Place, log io.Writer) (memberReport, error) {
+			o.Place, o.Spin, o.Log = place, spin, log
+			return reducebench.Run(cmd.Context(), *o)
+		})
 	}
 	return cmd
 }
@@ -108,17 +91,13 @@ counts.`,
 // options makes the benchmark's of the flags.
 func (f *allreduceFlags) options(cmd *cobra.Command) (*reducebench.Options, error) {
 	if f.quick {
-		for name, set := range map[string]func(){
+		setUnlessChanged(cmd, map[string]func(){
 			"members":  func() { f.members = []int{2, 8} },
 			"elements": func() { f.elements = []int{1 << 10, 1 << 18, 1 << 20} },
 			"turns":    func() { f.turns = 1 },
 			"rounds":   func() { f.rounds = 200 },
 			"time":     func() { f.time = 100 * time.Millisecond },
-		} {
-			if !cmd.Flags().Changed(name) {
-				set()
-			}
-		}
+		})
 	}
 	o := &reducebench.Options{
 		Members: f.members, Elements: f.elements, Paths: f.paths, Conditions: f.conditions, Blocks: f.turns, Rounds: f.rounds, Time: f.time, Network: f.network, Quick: f.quick,

@@ -5,12 +5,12 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/quernmr/quern/internal/castbench"
+	"github.com/quernmr/quern/internal/foldbench"
 	"github.com/spf13/cobra"
 )
 
@@ -82,27 +82,10 @@ and root's rights. Neither the configuration file nor the environment counts.`,
 		if err != nil {
 			return err
 		}
-		self, err := os.Executable()
-		if err != nil {
-			return err
-		}
-		o.Place.Command = []string{self, "bench", castRoleCommand}
-		o.Spin.Command = []string{self, "bench", roleCommand}
-		o.Log = a.stderr
-		if f.quiet {
-			o.Log = io.Discard
-		}
-		report, err := castbench.Run(cmd.Context(), *o)
-		if err != nil {
-			return err
-		}
-		if f.json {
-			if err := report.WriteRatios(o.Log); err != nil {
-				return err
-			}
-			return writeJSON(cmd.OutOrStdout(), report)
-		}
-		return report.WriteTable(cmd.OutOrStdout())
+		return a.benchMembers(cmd, castRoleCommand, f.json, f.quiet, func(place, spin foldbench.Place, log io.Writer) (memberReport, error) {
+			o.Place, o.Spin, o.Log = place, spin, log
+			return castbench.Run(cmd.Context(), *o)
+		})
 	}
 	return cmd
 }
@@ -110,17 +93,13 @@ and root's rights. Neither the configuration file nor the environment counts.`,
 // options makes the benchmark's of the flags.
 func (f *broadcastFlags) options(cmd *cobra.Command) (*castbench.Options, error) {
 	if f.quick {
-		for name, set := range map[string]func(){
+		setUnlessChanged(cmd, map[string]func(){
 			"members": func() { f.members = []int{2, 8} },
 			"sizes":   func() { f.sizes = []string{"1.4KB", "64KB", "8MB"} },
 			"turns":   func() { f.turns = 1 },
 			"rounds":  func() { f.rounds = 200 },
 			"time":    func() { f.time = 100 * time.Millisecond },
-		} {
-			if !cmd.Flags().Changed(name) {
-				set()
-			}
-		}
+		})
 	}
 	o := &castbench.Options{
 		Members: f.members, Paths: f.paths, Conditions: f.conditions, Blocks: f.turns, Rounds: f.rounds, Time: f.time,
